@@ -47,3 +47,36 @@ NODISCARD enum err dispatch_submit(struct dispatch *d, const struct dispatch_req
 /* The client went away, or a stop string was hit: nothing more is heard of id; the worker frees its
  * blocks within one step. Unknown ids are ignored. */
 void dispatch_cancel(struct dispatch *d, uint64_t id);
+
+/* --- for the router core -------------------------------------------------------------------------
+ */
+
+struct channel;
+struct fleet;
+struct kv_store;
+struct metrics;
+
+struct dispatch_config {
+    struct channel *channel; /* SUBMIT and CANCEL leave through it */
+    struct fleet *fleet;     /* who lives */
+    struct kv_store *store;  /* read only: how much of a prompt is cached */
+    struct metrics *metrics;
+    struct fingerprint fingerprint;
+    uint32_t max_waiting; /* dispatched but not admitted, in the whole node */
+};
+
+NODISCARD enum err dispatch_new(const struct dispatch_config *cfg, struct dispatch **out);
+void dispatch_free(struct dispatch *d); /* NULL is legal; sinks hear nothing */
+
+/* From the channel: hands tokens and failures to their sinks. Ids nobody waits for are ignored. */
+void dispatch_on_tokens(struct dispatch *d, uint32_t worker, const struct message_tokens *m);
+void dispatch_on_failed(struct dispatch *d, uint32_t worker, const struct message_failed *m);
+/* Worker process is gone: its requests are retried once where nothing was sent, else they fail. */
+void dispatch_worker_lost(struct dispatch *d, uint32_t worker);
+
+struct dispatch_load {
+    uint32_t n_in_flight; /* submitted, not ended */
+    uint32_t n_waiting;   /* of those, not admitted yet */
+};
+/* worker UINT32_MAX: of all. */
+struct dispatch_load dispatch_load(const struct dispatch *d, uint32_t worker);

@@ -31,5 +31,11 @@ void metrics_end_to_end(struct metrics *m, uint64_t us);
 void metrics_worker_restarted(struct metrics *m, uint32_t worker);
 void metrics_retried(struct metrics *m);
 
+/* Sums for `kvctl status`. */
+struct metrics_totals {
+    uint64_t n_finished, n_failed, n_aborted, n_retried;
+};
+void metrics_totals(const struct metrics *m, struct metrics_totals *out);
+
 /* Appends the router's own families (HELP, TYPE, samples). */
 void metrics_render(const struct metrics *m, struct bytes *out);

@@ -1,0 +1,399 @@
+/* Who keeps the workers alive? The fleet: one slot a worker index, one process a slot, watched by
+ * pidfd. A death is confirmed by the kernel, never guessed from silence; a silent worker is killed
+ * first. Knows nothing of requests: who lost some hears it through on_lost. */
+#include "router/fleet.h"
+
+#include "config/base/clock.h"
+#include "config/base/log.h"
+#include "prefixcache/kv_store.h"
+#include "router/spawn.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS = 250,
+    ADOPT_TIMEOUT_US = 3 * 1000 * 1000,
+    STOP_TIMEOUT_US = 5 * 1000 * 1000,
+    QUICK_DEATH_US = 10 * 1000 * 1000, /* a life shorter than this counts towards the back-off */
+    BACKOFF_FIRST_US = 100 * 1000,
+    BACKOFF_MOST_US = 10 * 1000 * 1000,
+    HOPELESS_DEATHS = 3,
+};
+
+struct slot {
+    struct fleet_worker w;
+    struct fleet *fleet;
+    struct event *death; /* pidfd readable */
+    int pidfd;
+    bool was_ready;          /* this process said HELLO */
+    uint32_t n_quick_deaths; /* in a row */
+    uint64_t start_at_us;    /* when DOWN: not before */
+};
+
+struct fleet {
+    struct fleet_config cfg;
+    struct slot *slots;
+    uint32_t n;
+    struct event *tick;
+    bool is_stopping, is_stopped, has_been_ready;
+    uint64_t stop_us;
+};
+
+static void on_tick(evutil_socket_t fd, short what, void *ctx);
+static void on_death(evutil_socket_t fd, short what, void *ctx);
+
+enum err fleet_new(const struct fleet_config *cfg, struct fleet **out, struct err_info *ei)
+{
+    struct fleet *f = calloc(1, sizeof *f);
+    if (!f)
+        return err_set(ei, ERR_NOMEM, "fleet: no memory");
+    f->cfg = *cfg;
+    f->n = cfg->config->workers;
+    f->slots = calloc(f->n, sizeof *f->slots);
+    f->tick = event_new(cfg->base, -1, EV_PERSIST, on_tick, f);
+    if (!f->slots || !f->tick) {
+        fleet_free(f);
+        return err_set(ei, ERR_NOMEM, "fleet: no memory for %u workers", f->n);
+    }
+    for (uint32_t i = 0; i < f->n; i++)
+        f->slots[i] =
+            (struct slot){.fleet = f, .pidfd = -1, .w = {.index = i, .lease = KV_LEASE_NONE}};
+    *out = f;
+    return OK;
+}
+
+static void forget_process(struct slot *s)
+{
+    if (s->death)
+        event_free(s->death);
+    if (s->pidfd >= 0)
+        close(s->pidfd);
+    s->death = NULL;
+    s->pidfd = -1;
+    s->was_ready = false;
+    s->w.process = (struct process_id){0};
+    s->w.lease = KV_LEASE_NONE;
+    s->w.state = FLEET_DOWN;
+    s->w.stats = (struct message_stats){0};
+}
+
+void fleet_free(struct fleet *f)
+{
+    if (!f)
+        return;
+    for (uint32_t i = 0; f->slots && i < f->n; i++)
+        forget_process(&f->slots[i]);
+    if (f->tick)
+        event_free(f->tick);
+    free(f->slots);
+    free(f);
+}
+
+/* Watches process p; false when it is gone already. */
+static bool watch(struct slot *s, struct process_id p)
+{
+    s->pidfd = process_open(p);
+    if (s->pidfd < 0)
+        return false;
+    s->death = event_new(s->fleet->cfg.base, s->pidfd, EV_READ, on_death, s);
+    if (!s->death || event_add(s->death, NULL) != 0) {
+        forget_process(s);
+        return false;
+    }
+    s->w.process = p;
+    return true;
+}
+
+static void back_off(struct slot *s, uint64_t now_us)
+{
+    uint64_t wait_us = 0;
+    if (s->n_quick_deaths > 0) {
+        wait_us = BACKOFF_FIRST_US;
+        for (uint32_t i = 1; i < s->n_quick_deaths && wait_us < BACKOFF_MOST_US; i++)
+            wait_us *= 3;
+        if (wait_us > BACKOFF_MOST_US)
+            wait_us = BACKOFF_MOST_US;
+    }
+    s->start_at_us = now_us + wait_us;
+}
+
+static void start_worker(struct slot *s, uint64_t now_us)
+{
+    struct fleet *f = s->fleet;
+    struct err_info ei = {0};
+    pid_t pid = -1;
+    enum err rc =
+        spawn_worker(f->cfg.program, f->cfg.config, s->w.index, process_self(), &pid, &ei);
+    struct process_id p = {.pid = pid, .start = pid > 0 ? process_start_time(pid) : 0};
+    if (rc == OK && watch(s, p)) {
+        s->w.state = FLEET_STARTING;
+        s->w.started_us = s->w.heard_us = now_us;
+        return;
+    }
+    /* it may have died between start and watch: collect it, and try again later */
+    log_error("%s", rc == OK ? "fleet: a worker died at once" : ei.text);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    s->n_quick_deaths++;
+    back_off(s, now_us);
+}
+
+void fleet_start(struct fleet *f)
+{
+    struct kv_lease_info leases[64];
+    uint64_t now_us = clock_now_us();
+    kv_store_reap(f->cfg.store);
+    uint32_t n = kv_store_leases(f->cfg.store, leases, 64);
+    for (uint32_t i = 0; i < n; i++) {
+        if (leases[i].tag >= f->n || f->slots[leases[i].tag].w.state != FLEET_DOWN)
+            continue;
+        struct slot *s = &f->slots[leases[i].tag];
+        if (watch(s, leases[i].owner)) {
+            s->w.state = FLEET_ADOPTING;
+            s->w.started_us = s->w.heard_us = now_us;
+            log_info("fleet: worker %u (pid %d) of a former router lives: waiting for its HELLO",
+                     s->w.index, s->w.process.pid);
+        }
+    }
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->slots[i].w.state == FLEET_DOWN)
+            start_worker(&f->slots[i], now_us);
+    struct timeval tv = {.tv_usec = TICK_MS * 1000};
+    if (event_add(f->tick, &tv) != 0)
+        log_error("fleet: no timer: dead workers will not be restarted");
+}
+
+static void describe_exit(struct slot *s)
+{
+    siginfo_t info = {0};
+    bool is_child = waitid(P_PID, (id_t)s->w.process.pid, &info, WEXITED | WNOHANG) == 0 &&
+                    info.si_pid == s->w.process.pid;
+    if (!is_child)
+        (void)snprintf(s->w.last_exit, sizeof s->w.last_exit, "ended (not our child)");
+    else if (info.si_code == CLD_EXITED)
+        (void)snprintf(s->w.last_exit, sizeof s->w.last_exit, "exited with code %d",
+                       info.si_status);
+    else
+        (void)snprintf(s->w.last_exit, sizeof s->w.last_exit, "killed by signal %d",
+                       info.si_status);
+}
+
+static void check_stopped(struct fleet *f)
+{
+    if (!f->is_stopping || f->is_stopped)
+        return;
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->slots[i].w.state != FLEET_DOWN)
+            return;
+    f->is_stopped = true;
+    f->cfg.on_stopped(f->cfg.ctx);
+}
+
+static void on_death(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd, (void)what;
+    struct slot *s = ctx;
+    struct fleet *f = s->fleet;
+    uint64_t now_us = clock_now_us();
+    bool was_ready = s->was_ready;
+    describe_exit(s);
+    if (f->is_stopping)
+        log_debug("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
+    else
+        log_warn("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
+    s->n_quick_deaths = now_us - s->w.started_us < QUICK_DEATH_US ? s->n_quick_deaths + 1 : 0;
+    forget_process(s);
+    kv_store_reap(f->cfg.store);
+    if (was_ready)
+        f->cfg.on_lost(f->cfg.ctx, s->w.index);
+    if (f->is_stopping) {
+        check_stopped(f);
+        return;
+    }
+    s->w.n_restarts++;
+    back_off(s, now_us);
+    if (!f->has_been_ready && s->n_quick_deaths >= HOPELESS_DEATHS)
+        f->cfg.on_hopeless(f->cfg.ctx, s->w.index, s->w.last_exit);
+    else if (s->start_at_us <= now_us)
+        start_worker(s, now_us);
+}
+
+static void kill_worker(struct slot *s, const char *why)
+{
+    log_error("fleet: worker %u (pid %d) %s: killed", s->w.index, s->w.process.pid, why);
+    if (process_is_alive(s->w.process))
+        kill(s->w.process.pid, SIGKILL);
+    /* the rest follows when the pidfd says so */
+    s->w.heard_us = clock_now_us();
+}
+
+static void check_slot(struct slot *s, uint64_t now_us)
+{
+    const struct node_config *c = s->fleet->cfg.config;
+    uint64_t silent_us = now_us - s->w.heard_us;
+    switch (s->w.state) {
+    case FLEET_DOWN:
+        if (!s->fleet->is_stopping && now_us >= s->start_at_us)
+            start_worker(s, now_us);
+        break;
+    case FLEET_ADOPTING:
+        if (silent_us > ADOPT_TIMEOUT_US)
+            kill_worker(s, "of a former router said no HELLO");
+        break;
+    case FLEET_STARTING:
+        if (silent_us > (uint64_t)c->worker.start_timeout_s * 1000000u)
+            kill_worker(s, "did not get ready in worker.start_timeout_s");
+        break;
+    case FLEET_READY:
+        /* it sends STATS every second, a step apart at most: silence is a hang */
+        if (silent_us > (uint64_t)c->worker.hang_timeout_s * 1000000u)
+            kill_worker(s, "was silent for worker.hang_timeout_s");
+        break;
+    case FLEET_STOPPING:
+        if (now_us - s->fleet->stop_us > STOP_TIMEOUT_US && silent_us > STOP_TIMEOUT_US)
+            kill_worker(s, "did not stop when told");
+        break;
+    }
+}
+
+static void on_tick(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd, (void)what;
+    struct fleet *f = ctx;
+    uint64_t now_us = clock_now_us();
+    for (uint32_t i = 0; i < f->n; i++)
+        check_slot(&f->slots[i], now_us);
+    check_stopped(f);
+}
+
+static void tell_to_stop(struct fleet *f, struct channel_peer to)
+{
+    struct err_info ei = {0};
+    struct message m = {.kind = MESSAGE_STOP};
+    if (channel_send(f->cfg.channel, &to, &m, &ei) != OK)
+        log_debug("fleet: worker %u: %s", to.worker, ei.text);
+}
+
+void fleet_stop(struct fleet *f)
+{
+    if (f->is_stopping)
+        return;
+    f->is_stopping = true;
+    f->stop_us = clock_now_us();
+    for (uint32_t i = 0; i < f->n; i++) {
+        struct slot *s = &f->slots[i];
+        if (s->w.state == FLEET_DOWN)
+            continue;
+        if (s->w.state == FLEET_READY)
+            tell_to_stop(f, (struct channel_peer){s->w.index, s->w.process.pid});
+        else
+            kill(s->w.process.pid, SIGTERM);
+        s->w.state = FLEET_STOPPING;
+        s->w.heard_us = f->stop_us;
+    }
+}
+
+/* Why this HELLO is refused, or NULL. */
+static const char *refusal(const struct fleet *f, struct channel_peer from,
+                           const struct message_hello *m)
+{
+    if (m->protocol != PROTOCOL_VERSION)
+        return "another protocol version";
+    if (m->worker >= f->n || from.worker != m->worker || from.pid != m->pid)
+        return "no such worker in this node";
+    if (!fingerprint_equal(&m->fingerprint, &f->cfg.fingerprint))
+        return "another model or configuration (fingerprints differ)";
+    const struct slot *s = &f->slots[m->worker];
+    if (s->w.state != FLEET_DOWN && s->w.process.pid != m->pid)
+        return "another process serves as this worker";
+    return NULL;
+}
+
+void fleet_on_hello(struct fleet *f, struct channel_peer from, const struct message_hello *m)
+{
+    const char *why = f->is_stopping ? "the node is stopping" : refusal(f, from, m);
+    if (why) {
+        log_warn("fleet: HELLO of worker %u (pid %d) refused: %s", from.worker, from.pid, why);
+        tell_to_stop(f, from);
+        return;
+    }
+    struct slot *s = &f->slots[m->worker];
+    struct process_id p = {.pid = m->pid, .start = m->pid_start};
+    if (s->w.state == FLEET_DOWN && !watch(s, p))
+        return; /* gone again */
+    struct process_id self = process_self();
+    struct message welcome = {.kind = MESSAGE_WELCOME,
+                              .as.welcome = {.protocol = PROTOCOL_VERSION,
+                                             .router_pid = self.pid,
+                                             .router_start = self.start}};
+    struct err_info ei = {0};
+    if (channel_send(f->cfg.channel, &from, &welcome, &ei) != OK) {
+        log_warn("fleet: worker %u cannot be welcomed: %s", from.worker, ei.text);
+        return; /* it will say HELLO again */
+    }
+    bool is_new = s->w.state != FLEET_READY;
+    s->w.state = FLEET_READY;
+    s->w.lease = m->lease;
+    s->w.n_threads = m->n_threads;
+    s->w.heard_us = clock_now_us();
+    if (is_new) {
+        s->was_ready = f->has_been_ready = true;
+        f->cfg.on_ready(f->cfg.ctx, s->w.index);
+    }
+}
+
+bool fleet_heard(struct fleet *f, struct channel_peer from)
+{
+    if (from.worker >= f->n || f->slots[from.worker].w.process.pid != from.pid)
+        return false;
+    f->slots[from.worker].w.heard_us = clock_now_us();
+    return true;
+}
+
+void fleet_on_stats(struct fleet *f, struct channel_peer from, const struct message_stats *m)
+{
+    if (from.worker < f->n && f->slots[from.worker].w.process.pid == from.pid)
+        f->slots[from.worker].w.stats = *m;
+}
+
+uint32_t fleet_n_workers(const struct fleet *f)
+{
+    return f->n;
+}
+
+const struct fleet_worker *fleet_worker_at(const struct fleet *f, uint32_t index)
+{
+    assert(index < f->n);
+    return &f->slots[index].w;
+}
+
+uint32_t fleet_n_ready(const struct fleet *f)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < f->n; i++)
+        n += f->slots[i].w.state == FLEET_READY;
+    return n;
+}
+
+const char *fleet_state_name(enum fleet_state s)
+{
+    switch (s) {
+    case FLEET_DOWN:
+        return "dead";
+    case FLEET_ADOPTING:
+    case FLEET_STARTING:
+        return "starting";
+    case FLEET_READY:
+        return "ready";
+    case FLEET_STOPPING:
+        return "stopping";
+    }
+    return "unknown";
+}
