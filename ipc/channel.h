@@ -18,8 +18,9 @@ struct channel_peer {
 /* endpoint: "ipc:///path". A stale socket file is replaced. Errors: IO. */
 NODISCARD enum err channel_open_router(const char *endpoint, struct channel **out,
                                        struct err_info *ei);
-/* Connects (and reconnects by itself while the other side is away). Queued messages are dropped
- * while the router is away for long: HELLO starts anew. */
+/* Connects (and reconnects by itself while the other side is away). A worker sends over a standing
+ * connection only: while there is none, channel_send says BUSY, and what was queued for a router
+ * that died is dropped: HELLO starts anew. channel_fd becomes readable when a connection stands. */
 NODISCARD enum err channel_open_worker(const char *endpoint, struct channel_peer self,
                                        struct channel **out, struct err_info *ei);
 void channel_close(struct channel *c); /* NULL is legal; unlinks the router's socket file */
@@ -28,8 +29,9 @@ void channel_close(struct channel *c); /* NULL is legal; unlinks the router's so
  * call channel_receive until it says ERR_BUSY: ZeroMQ signals only changes. */
 int channel_fd(const struct channel *c);
 
-/* Router side names the peer; worker side passes NULL. Errors: BUSY (queue full), GONE (peer
- * unknown), NOMEM, IO. Nothing is sent on error. */
+/* Router side names the peer; worker side passes NULL. Errors: BUSY (queue full; worker: no router
+ * connected), GONE (peer unknown), LIMIT (message over 32 MiB), NOMEM, IO. Nothing is sent on
+ * error. */
 NODISCARD enum err channel_send(struct channel *c, const struct channel_peer *to,
                                 const struct message *m, struct err_info *ei);
 /* The next message, decoded into arena. from: NULL on the worker side. Errors: BUSY (none there),
