@@ -39,6 +39,23 @@ void arena_free(struct arena *a)
     free(a);
 }
 
+void arena_reset(struct arena *a)
+{
+    while (a->head && a->head->next) {
+        struct chunk *c = a->head;
+        a->head = c->next;
+        free(c);
+    }
+    /* the oldest chunk stays; a large one would only hoard */
+    if (a->head && a->head->capacity > CHUNK_BYTES) {
+        free(a->head);
+        a->head = NULL;
+    }
+    if (a->head)
+        a->head->used = 0;
+    a->total_bytes = 0;
+}
+
 void *arena_alloc(struct arena *a, size_t size_bytes)
 {
     if (size_bytes == 0)

@@ -9,6 +9,9 @@ struct arena;
 struct arena *arena_new(size_t limit_bytes);
 void arena_free(struct arena *a); /* NULL is legal */
 
+/* Forgets all allocations but keeps one chunk, so that a loop's arena stops asking the system. */
+void arena_reset(struct arena *a);
+
 /* Zeroed, aligned for any type; NULL when out of memory or past the limit. size_bytes 0 gives a
  * unique non-NULL pointer. Lives until arena_free. */
 void *arena_alloc(struct arena *a, size_t size_bytes);

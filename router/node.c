@@ -1,0 +1,413 @@
+/* What is a node's life? Open in the order of need, run the loop, stop from the outside in:
+ * listener, streams, workers, store. One thread; the loop drains the ZeroMQ channel after each
+ * round of events, since its descriptor signals only changes. */
+#include "router/node.h"
+
+#include "config/base/clock.h"
+#include "config/base/log.h"
+#include "prefixcache/kv_store.h"
+#include "router/api/api.h"
+#include "router/control.h"
+#include "router/fleet.h"
+#include "router/metrics.h"
+#include "router/node_state.h"
+#include "router/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { STOP_TICK_MS = 20, MAX_LEASES_SPARE = 8 };
+
+/* --- stopping
+ * ------------------------------------------------------------------------------------- */
+
+static void begin_stop(struct node *n, const char *why)
+{
+    uint64_t now_us = clock_now_us();
+    if (n->phase == NODE_STOPPING) { /* asked twice: no more grace */
+        n->stop_deadline_us = now_us;
+        return;
+    }
+    log_info("stopping (%s): %u requests may finish within %u s", why, api_n_active(n->api),
+             n->config->shutdown_grace_s);
+    n->phase = NODE_STOPPING;
+    n->stop_deadline_us = now_us + (uint64_t)n->config->shutdown_grace_s * 1000000u;
+    api_stop_listening(n->api);
+    struct timeval tick = {.tv_usec = STOP_TICK_MS * 1000};
+    if (event_add(n->stop_tick, &tick) != 0)
+        n->is_fleet_stopped = true;
+}
+
+static void on_stop_tick(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd, (void)what;
+    struct node *n = ctx;
+    if (api_n_active(n->api) == 0 || clock_now_us() >= n->stop_deadline_us)
+        fleet_stop(n->fleet); /* idempotent; on_fleet_stopped follows */
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)what;
+    begin_stop(ctx, fd == SIGINT ? "SIGINT" : "SIGTERM");
+}
+
+static void on_fleet_stopped(void *ctx)
+{
+    struct node *n = ctx;
+    n->is_fleet_stopped = true;
+}
+
+/* --- workers
+ * -------------------------------------------------------------------------------------- */
+
+static void say_ready(struct node *n)
+{
+    uint32_t block_size = kv_store_block_size(n->store);
+    printf("kvnode ready: http://%s:%u model %s, %u worker%s x %u thread%s (%s), KV capacity %llu "
+           "tokens\n",
+           n->config->host, api_port(n->api), n->config->served_model_name, n->config->workers,
+           n->config->workers == 1 ? "" : "s", n->config->threads,
+           n->config->threads == 1 ? "" : "s", n->config->isa,
+           (unsigned long long)kv_store_n_blocks(n->store) * block_size);
+    fflush(stdout);
+}
+
+static void on_worker_ready(void *ctx, uint32_t worker)
+{
+    struct node *n = ctx;
+    log_info("worker %u is ready", worker);
+    if (n->phase == NODE_LOADING && fleet_n_ready(n->fleet) == fleet_n_workers(n->fleet)) {
+        n->phase = NODE_READY;
+        say_ready(n);
+    }
+}
+
+static void on_worker_lost(void *ctx, uint32_t worker)
+{
+    struct node *n = ctx;
+    metrics_worker_restarted(n->metrics, worker);
+    dispatch_worker_lost(n->dispatch, worker);
+}
+
+static void on_hopeless(void *ctx, uint32_t worker, const char *why)
+{
+    struct node *n = ctx;
+    n->failure = ERR_GONE;
+    (void)snprintf(n->failure_text, sizeof n->failure_text,
+                   "worker %u did not get ready, again and again: %s", worker, why);
+    begin_stop(n, "workers do not start");
+}
+
+/* --- messages
+ * ------------------------------------------------------------------------------------- */
+
+static void on_message(struct node *n, struct channel_peer from, const struct message *m)
+{
+    if (m->kind == MESSAGE_HELLO) {
+        fleet_on_hello(n->fleet, from, &m->as.hello);
+        return;
+    }
+    if (!fleet_heard(n->fleet, from))
+        return; /* the last words of a process already replaced */
+    switch (m->kind) {
+    case MESSAGE_TOKENS:
+        dispatch_on_tokens(n->dispatch, from.worker, &m->as.tokens);
+        break;
+    case MESSAGE_FAILED:
+        dispatch_on_failed(n->dispatch, from.worker, &m->as.failed);
+        break;
+    case MESSAGE_STATS:
+        fleet_on_stats(n->fleet, from, &m->as.stats);
+        break;
+    case MESSAGE_HELLO:
+    case MESSAGE_WELCOME:
+    case MESSAGE_SUBMIT:
+    case MESSAGE_CANCEL:
+    case MESSAGE_DRAIN:
+    case MESSAGE_STOP:
+        log_warn("worker %u sent a %s: dropped", from.worker, message_kind_name(m->kind));
+        break;
+    }
+}
+
+static void drain_channel(struct node *n)
+{
+    for (;;) {
+        struct channel_peer from;
+        struct message m;
+        struct err_info ei = {0};
+        arena_reset(n->arena);
+        enum err rc = channel_receive(n->channel, n->arena, &from, &m, &ei);
+        if (rc == ERR_BUSY)
+            return;
+        if (rc == OK)
+            on_message(n, from, &m);
+        else
+            log_warn("channel: %s", ei.text);
+        if (rc == ERR_IO || rc == ERR_NOMEM)
+            return;
+    }
+}
+
+/* The descriptor only wakes the loop; node_run drains. */
+static void on_channel_readable(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd, (void)what, (void)ctx;
+}
+
+/* --- for api and control
+ * -------------------------------------------------------------------------- */
+
+static bool api_is_ready(void *ctx)
+{
+    return node_is_ready(ctx);
+}
+
+static bool api_is_draining(void *ctx)
+{
+    const struct node *n = ctx;
+    return n->is_draining || n->phase == NODE_STOPPING;
+}
+
+static void api_render_metrics(void *ctx, struct bytes *out)
+{
+    node_status_metrics(ctx, out);
+}
+
+static json_t *set_draining(struct node *n, bool is_draining)
+{
+    if (n->phase == NODE_STOPPING)
+        return json_pack("{s:b,s:s}", "ok", 0, "error", "the node is stopping");
+    if (n->is_draining != is_draining)
+        log_info("%s", is_draining ? "draining: /readyz says 503 now" : "not draining any more");
+    n->is_draining = is_draining;
+    return json_pack("{s:b,s:s,s:i}", "ok", 1, "state", node_state_name(n), "active",
+                     (int)api_n_active(n->api));
+}
+
+static json_t *execute(void *ctx, const char *cmd, const json_t *args)
+{
+    (void)args;
+    struct node *n = ctx;
+    if (strcmp(cmd, "status") == 0)
+        return node_status_json(n);
+    if (strcmp(cmd, "drain") == 0)
+        return set_draining(n, true);
+    if (strcmp(cmd, "undrain") == 0)
+        return set_draining(n, false);
+    if (strcmp(cmd, "shutdown") == 0) {
+        begin_stop(n, "kvctl shutdown");
+        return json_pack("{s:b,s:s,s:i}", "ok", 1, "state", node_state_name(n), "active",
+                         (int)api_n_active(n->api));
+    }
+    return NULL;
+}
+
+/* --- opening
+ * -------------------------------------------------------------------------------------- */
+
+/* One node a name: the lock lives as long as the router. */
+static enum err take_lock(struct node *n, struct err_info *ei)
+{
+    (void)snprintf(n->lock_path, sizeof n->lock_path, "%s/%s.lock", n->paths.dir, n->config->name);
+    n->lock_fd = open(n->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (n->lock_fd < 0)
+        return err_set(ei, ERR_IO, "node: cannot open %s: %s", n->lock_path, strerror(errno));
+    if (flock(n->lock_fd, LOCK_EX | LOCK_NB) == 0)
+        return OK;
+    close(n->lock_fd);
+    n->lock_fd = -1;
+    return err_set(ei, ERR_BUSY, "node: one named %s runs already (lock %s); choose another --name",
+                   n->config->name, n->lock_path);
+}
+
+/* Adopts the store that a former router of this name left, if it is ours to use, else makes a new
+ * one. */
+static enum err open_store(struct node *n, struct err_info *ei)
+{
+    struct err_info why = {0};
+    uint32_t max_leases = n->config->workers + MAX_LEASES_SPARE;
+    enum err rc = kv_store_attach(n->paths.store, &n->model.fingerprint, &n->store, &why);
+    if (rc == OK && kv_store_n_blocks(n->store) == n->model.n_blocks) {
+        uint32_t n_dead = kv_store_reap(n->store);
+        log_info("store %s adopted (%u dead processes reaped)", n->paths.store, n_dead);
+        return OK;
+    }
+    if (rc == OK)
+        (void)err_set(&why, ERR_UNSUPPORTED, "it has another size");
+    kv_store_detach(n->store);
+    n->store = NULL;
+    if (rc != ERR_GONE) {
+        log_warn("store %s of a former node is replaced: %s", n->paths.store, why.text);
+        kv_store_remove(n->paths.store);
+    }
+    return kv_store_create(&(struct kv_store_config){.name = n->paths.store,
+                                                     .block_size = n->config->kv.block_size,
+                                                     .block_bytes = n->model.block_bytes,
+                                                     .n_blocks = n->model.n_blocks,
+                                                     .max_leases = max_leases,
+                                                     .fingerprint = n->model.fingerprint},
+                           &n->store, ei);
+}
+
+static enum err open_loop(struct node *n, struct err_info *ei)
+{
+    n->base = event_base_new();
+    n->arena = arena_new(0);
+    if (!n->base || !n->arena)
+        return err_set(ei, ERR_NOMEM, "node: no memory");
+    enum err rc = channel_open_router(n->paths.endpoint, &n->channel, ei);
+    if (rc != OK)
+        return rc;
+    n->on_channel =
+        event_new(n->base, channel_fd(n->channel), EV_READ | EV_PERSIST, on_channel_readable, n);
+    n->on_sigterm = evsignal_new(n->base, SIGTERM, on_signal, n);
+    n->on_sigint = evsignal_new(n->base, SIGINT, on_signal, n);
+    n->stop_tick = event_new(n->base, -1, EV_PERSIST, on_stop_tick, n);
+    if (!n->on_channel || !n->on_sigterm || !n->on_sigint || !n->stop_tick ||
+        event_add(n->on_channel, NULL) != 0 || event_add(n->on_sigterm, NULL) != 0 ||
+        event_add(n->on_sigint, NULL) != 0)
+        return err_set(ei, ERR_NOMEM, "node: no event loop");
+    return OK;
+}
+
+static enum err open_workers(struct node *n, struct err_info *ei)
+{
+    enum err rc = spawn_find_worker(n->worker_program, sizeof n->worker_program, ei);
+    if (rc != OK)
+        return rc;
+    if (metrics_new(n->config->served_model_name, &n->metrics) != OK)
+        return err_set(ei, ERR_NOMEM, "node: no memory");
+    rc = fleet_new(&(struct fleet_config){.base = n->base,
+                                          .config = n->config,
+                                          .program = n->worker_program,
+                                          .channel = n->channel,
+                                          .store = n->store,
+                                          .fingerprint = n->model.fingerprint,
+                                          .on_ready = on_worker_ready,
+                                          .on_lost = on_worker_lost,
+                                          .on_hopeless = on_hopeless,
+                                          .on_stopped = on_fleet_stopped,
+                                          .ctx = n},
+                   &n->fleet, ei);
+    if (rc != OK)
+        return rc;
+    if (dispatch_new(&(struct dispatch_config){.channel = n->channel,
+                                               .fleet = n->fleet,
+                                               .store = n->store,
+                                               .metrics = n->metrics,
+                                               .fingerprint = n->model.fingerprint,
+                                               .max_waiting = n->config->scheduler.max_waiting},
+                     &n->dispatch) != OK)
+        return err_set(ei, ERR_NOMEM, "node: no memory");
+    return OK;
+}
+
+static enum err open_doors(struct node *n, struct err_info *ei)
+{
+    uint64_t seed_base;
+    if (getrandom(&seed_base, sizeof seed_base, 0) != sizeof seed_base)
+        return err_set(ei, ERR_IO, "node: no random numbers: %s", strerror(errno));
+    enum err rc = api_start(&(struct api_config){.base = n->base,
+                                                 .config = n->config,
+                                                 .shape = &n->model.shape,
+                                                 .max_context = n->model.max_context,
+                                                 .tokenizer = n->model.tokenizer,
+                                                 .chat_template = n->model.chat_template,
+                                                 .dispatch = n->dispatch,
+                                                 .metrics = n->metrics,
+                                                 .seed_base = seed_base,
+                                                 .is_ready = api_is_ready,
+                                                 .is_draining = api_is_draining,
+                                                 .render_metrics = api_render_metrics,
+                                                 .ctx = n},
+                            &n->api, ei);
+    if (rc != OK)
+        return rc;
+    return control_open(
+        &(struct control_config){
+            .base = n->base, .path = n->paths.control, .execute = execute, .ctx = n},
+        &n->control, ei);
+}
+
+enum err node_open(struct node_config *config, struct node **out, struct err_info *ei)
+{
+    struct node *n = calloc(1, sizeof *n);
+    if (!n)
+        return err_set(ei, ERR_NOMEM, "node: no memory");
+    n->config = config;
+    n->lock_fd = -1;
+    n->started_us = clock_now_us();
+    enum err rc = runtime_paths_fill(config->runtime_dir, config->name, &n->paths, ei);
+    if (rc == OK)
+        rc = runtime_dir_make(&n->paths, ei);
+    if (rc == OK)
+        rc = take_lock(n, ei);
+    if (rc == OK)
+        rc = node_model_open(config, &n->model, ei);
+    if (rc == OK)
+        rc = open_store(n, ei);
+    if (rc == OK)
+        rc = open_loop(n, ei);
+    if (rc == OK)
+        rc = open_workers(n, ei);
+    if (rc == OK)
+        rc = open_doors(n, ei);
+    if (rc != OK) {
+        node_close(n);
+        return rc;
+    }
+    fleet_start(n->fleet);
+    *out = n;
+    return OK;
+}
+
+enum err node_run(struct node *n, struct err_info *ei)
+{
+    while (!n->is_fleet_stopped) {
+        if (event_base_loop(n->base, EVLOOP_ONCE) != 0)
+            return err_set(ei, ERR_IO, "node: the event loop failed");
+        drain_channel(n);
+    }
+    if (n->failure != OK)
+        return err_set(ei, n->failure, "node: %s", n->failure_text);
+    return OK;
+}
+
+void node_close(struct node *n)
+{
+    if (!n)
+        return;
+    bool is_owner = n->lock_fd >= 0;
+    control_close(n->control);
+    api_free(n->api);
+    dispatch_free(n->dispatch);
+    fleet_free(n->fleet);
+    metrics_free(n->metrics);
+    channel_close(n->channel);
+    struct event *events[] = {n->on_channel, n->on_sigterm, n->on_sigint, n->stop_tick};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++)
+        if (events[i])
+            event_free(events[i]);
+    if (n->base)
+        event_base_free(n->base);
+    arena_free(n->arena);
+    bool had_store = n->store != NULL;
+    kv_store_detach(n->store);
+    if (is_owner && had_store)
+        kv_store_remove(n->paths.store);
+    node_model_fini(&n->model);
+    if (is_owner) {
+        unlink(n->lock_path);
+        close(n->lock_fd);
+    }
+    free(n);
+}
