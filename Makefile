@@ -57,7 +57,7 @@ D_ops := ops $(D_ipc)
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
 
-.PHONY: all serve test lint asan tsan bench clean help setup fuzz unit node kernels-test
+.PHONY: all serve test lint asan tsan bench clean help setup fuzz
 all: $(BUILD)/kvnode $(BUILD)/kvnode-worker $(BUILD)/kvctl
 
 define archive
@@ -121,11 +121,75 @@ $(BUILD)/tests/helper_%: helper_%.c $(call libs,$(D_prefixcache))
 	$(CC) $(CFLAGS) $(EXT_CFLAGS) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
 
 # one folder alone: make run-tests/unit/config
-run-%: $(HELPERS)
-	@$(MAKE) --no-print-directory $(call test_bin,$*)
-	KVNODE_BUILD=$(BUILD) $(call test_bin,$*) --short-filename
+define run_one
+.PHONY: run-$(1)
+run-$(1): $(call test_bin,$(1)) $(HELPERS)
+	KVNODE_BUILD=$(BUILD) $(call test_bin,$(1)) --short-filename
+endef
+$(foreach d,$(UNIT_DIRS),$(eval $(call run_one,$(d))))
 
--include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
+# --- fuzz targets: clang's libFuzzer over the same sources -----------------------------------------
+FUZZ := $(patsubst tests/fuzz/%.c,$(BUILD)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ_SECONDS ?= 10
+FUZZ_FLAGS := -std=gnu11 -D_GNU_SOURCE -I. -O1 -g -fno-omit-frame-pointer \
+    -fsanitize=address,undefined -fno-sanitize-recover=all -pthread -MMD -MP
+FUZZ_DIRS := router/http router/api router/text $(D_prefixcache)
+fuzz_objs = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard $(addsuffix /*.c,$(1))))
+$(BUILD)/fuzz/obj/%.o: %.c
+	@mkdir -p $(@D)
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(EXT_CFLAGS) -c $< -o $@
+$(BUILD)/fuzz/fuzz.a: $(call fuzz_objs,$(FUZZ_DIRS))
+	@rm -f $@
+	ar rcs $@ $^
+$(FUZZ): $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/fuzz.a
+	clang $(FUZZ_FLAGS) -fsanitize=fuzzer $(EXT_CFLAGS) $< $(BUILD)/fuzz/fuzz.a $(LIBS_router) -o $@
 
-clean:
+# --- what people type -------------------------------------------------------------------------------
+setup:
+	@ops/setup.sh all
+
+SERVE_FLAGS = --port $(PORT) $(if $(filter-out auto,$(WORKERS)),--workers $(WORKERS)) $(ARGS)
+serve: ## build, fetch the default model, serve it (MODEL=file.gguf WORKERS=n PORT=n ARGS="--key value")
+	@ops/setup.sh $(if $(filter .cache/%,$(MODEL)),model,build)
+	@$(MAKE) --no-print-directory -j2 all
+	@ops/serve.sh $(BUILD) $(MODEL) $(PORT) $(SERVE_FLAGS)
+
+test: setup ## every test: units, kernels, model goldens, real nodes
+	@$(MAKE) --no-print-directory -j2 all tests-built
+	@ops/run_tests.py --build $(BUILD) $(UNIT_BINS) tests/node
+
+.PHONY: tests-built
+tests-built: $(UNIT_BINS) $(HELPERS)
+
+lint: ## formatting, include table, house rules, cppcheck
+	@ops/setup.sh build
+	clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h' --cached --others --exclude-standard)
+	@ops/lint.py
+	cppcheck --quiet --std=c11 --enable=warning,portability --inline-suppr --error-exitcode=1 -I. \
+	    --suppress=missingIncludeSystem --suppress=unknownMacro -D__x86_64__ -D_GNU_SOURCE -j2 \
+	    config ipc prefixcache router worker ops
+
+asan: setup ## all tests under AddressSanitizer and UBSan
+	@$(MAKE) --no-print-directory -j2 SAN=asan all tests-built
+	@ops/run_tests.py --build build/asan $(patsubst build/%,build/asan/%,$(UNIT_BINS)) tests/node
+
+tsan: setup ## node tests over router and workers built with ThreadSanitizer
+	@$(MAKE) --no-print-directory -j2 SAN=tsan all
+	@ops/run_tests.py --build build/tsan tests/node
+
+fuzz: ## each fuzz target for FUZZ_SECONDS (10)
+	@ops/setup.sh build
+	@$(MAKE) --no-print-directory -j2 $(FUZZ)
+	@ops/run_tests.py --build $(BUILD) --fuzz $(FUZZ_SECONDS) $(FUZZ)
+
+bench: setup ## speed of this machine: decode, prefill, time to first token
+	@$(MAKE) --no-print-directory -j2 all
+	@$(PYTHON) ops/bench/bench.py --build $(BUILD) --model $(MODEL)
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+-include $(shell find $(BUILD)/obj $(BUILD)/fuzz -name '*.d' 2>/dev/null)
+
+clean: ## remove build/ (the model and Python environment in .cache/ stay)
 	rm -rf build
