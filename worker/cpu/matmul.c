@@ -1,81 +1,193 @@
-/* Which kernel computes y = x W^T, and on what layout? Repacks weights for the ISA path, lays out
- * the prepared input, hands the work on.
+/* Which kernel computes y = x W^T, and in what order are tiles and rows visited? Lays out the
+ * prepared input and hands pieces to the kernels of the ISA path.
  *
- * Invariant: a layout is a function of isa, type and shape alone, and what a kernel computes for a
- * row depends on no other row. The layouts are described in matmul_impl.h.
- * Does not know threads: callers split outputs and rows between them. */
+ * Invariant: what a kernel computes for a row depends on no other row, so neither the groups nor
+ * the strips here can change a bit. The layouts are described in matmul_impl.h.
+ * Does not know threads (callers split outputs and rows between them), nor how weights are
+ * repacked (matmul_weight.c). */
 #include "worker/cpu/matmul.h"
 
 #include "worker/cpu/matmul_impl.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
-enum { PLAIN_TILE = 8 };
+/* Rows are taken in strips whose activations stay in a second-level cache beside a weight tile. */
+enum { STRIP_BYTES = 768 * 1024 };
 
-enum err matmul_weight_new(enum cpu_isa isa, enum tensor_type type, const void *w, uint32_t n_out,
-                           uint32_t n_in, struct matmul_weight **out, struct err_info *ei)
+static size_t align64(size_t n)
 {
-    if (!tensor_type_is_known(type))
-        return err_set(ei, ERR_UNSUPPORTED, "matmul: tensor type %u", (unsigned)type);
-    if (!n_out || !n_in || n_in % tensor_type_block_values(type))
-        return err_set(ei, ERR_UNSUPPORTED, "matmul: a %u x %u matrix of %s", (unsigned)n_out,
-                       (unsigned)n_in, tensor_type_name(type));
-    struct matmul_weight *m = calloc(1, sizeof *m);
-    if (!m)
-        return err_set(ei, ERR_NOMEM, "matmul: no memory");
-    *m = (struct matmul_weight){
-        .isa = isa, .type = type, .n_out = n_out, .n_in = n_in, .lanes = PLAIN_TILE, .data = w};
-    m->size_bytes = n_out * tensor_type_row_bytes(type, n_in);
-    *out = m;
-    return OK;
+    return (n + 63) & ~(size_t)63;
 }
 
-void matmul_weight_free(struct matmul_weight *m)
+static size_t blocks_for(size_t n_in)
 {
-    if (!m)
-        return;
-    free(m->owned);
-    free(m);
+    return (n_in + MATMUL_BLOCK - 1) / MATMUL_BLOCK;
 }
 
-size_t matmul_weight_bytes(const struct matmul_weight *m)
+static size_t f32_bytes(size_t n_rows, size_t n_in)
 {
-    return m->size_bytes;
+    return align64(n_rows * n_in * sizeof(float));
 }
 
-uint32_t matmul_weight_tile(const struct matmul_weight *m)
+static size_t quants_bytes(size_t n_rows, size_t n_in)
 {
-    return m->lanes;
+    return align64(n_rows * blocks_for(n_in) * MATMUL_BLOCK);
 }
 
 size_t matmul_input_bytes(enum cpu_isa isa, uint32_t n_rows, uint32_t n_in)
 {
-    (void)isa;
-    return (size_t)n_rows * n_in * sizeof(float);
+    size_t bytes = f32_bytes(n_rows, n_in);
+    if (isa != CPU_ISA_PLAIN)
+        bytes += quants_bytes(n_rows, n_in) +
+                 align64(n_rows * blocks_for(n_in) * sizeof(struct matmul_meta));
+    return bytes;
+}
+
+/* Index of row r's first block among all blocks, and the step between its blocks. */
+static size_t first_block(size_t n_rows, size_t n_blocks, size_t r, size_t *step)
+{
+    const size_t group = r / MATMUL_GROUP * MATMUL_GROUP;
+    *step = n_rows - group < MATMUL_GROUP ? n_rows - group : MATMUL_GROUP;
+    return group * n_blocks + (r - group);
+}
+
+static void quantise_row(matmul_quantise_fn *quantise, const float *x, size_t n_in, int8_t *q,
+                         struct matmul_meta *meta, size_t step)
+{
+    size_t k = 0;
+    for (; k + MATMUL_BLOCK <= n_in; k += MATMUL_BLOCK) {
+        quantise(x + k, q, meta);
+        q += step * MATMUL_BLOCK;
+        meta += step;
+    }
+    if (k < n_in) {
+        float rest[MATMUL_BLOCK] = {0};
+        memcpy(rest, x + k, (n_in - k) * sizeof *rest);
+        quantise(rest, q, meta);
+    }
 }
 
 void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t n_in,
                     uint32_t row_begin, uint32_t row_end, void *input)
 {
     assert(row_begin <= row_end && row_end <= n_rows);
-    (void)isa;
-    (void)n_rows;
-    float *f32 = input;
     const size_t first = (size_t)row_begin * n_in;
-    memcpy(f32 + first, x + first, (size_t)(row_end - row_begin) * n_in * sizeof(float));
+    memcpy((float *)input + first, x + first, (size_t)(row_end - row_begin) * n_in * sizeof *x);
+    if (isa == CPU_ISA_PLAIN)
+        return;
+    matmul_quantise_fn *quantise =
+        isa == CPU_ISA_AVX512 ? matmul_avx512_quantise : matmul_avx2_quantise;
+    uint8_t *at = (uint8_t *)input + f32_bytes(n_rows, n_in);
+    int8_t *q = (int8_t *)at;
+    struct matmul_meta *meta = (struct matmul_meta *)(void *)(at + quants_bytes(n_rows, n_in));
+    for (size_t r = row_begin; r < row_end; r++) {
+        size_t step;
+        const size_t block = first_block(n_rows, blocks_for(n_in), r, &step);
+        quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_BLOCK, meta + block, step);
+    }
+}
+
+static struct matmul_input take_apart(const struct matmul_weight *m, const void *input,
+                                      uint32_t n_rows)
+{
+    struct matmul_input in = {.x = input, .n_rows = n_rows};
+    if (m->isa != CPU_ISA_PLAIN) {
+        const uint8_t *at = (const uint8_t *)input + f32_bytes(n_rows, m->n_in);
+        in.quants = (const int8_t *)at;
+        in.meta = (const struct matmul_meta *)(const void *)(at + quants_bytes(n_rows, m->n_in));
+    }
+    return in;
+}
+
+static uint32_t rows_of_strip(size_t row_bytes)
+{
+    const size_t groups = STRIP_BYTES / (row_bytes * MATMUL_GROUP);
+    return (uint32_t)(groups ? groups * MATMUL_GROUP : MATMUL_GROUP);
+}
+
+static uint32_t min_u32(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* One tile times the rows [begin, end), which start at a group's first row. */
+static void run_quant_tile(const struct matmul_job *job, matmul_quant_fn *kernel, size_t tile,
+                           uint32_t begin, uint32_t end)
+{
+    const struct matmul_weight *m = job->m;
+    const uint8_t *w = m->data + tile * m->tile_bytes;
+    const uint32_t first_output = (uint32_t)tile * m->lanes;
+    struct matmul_quant_piece p = {.quants = w,
+                                   .scales = w + m->n_blocks * m->quant_bytes,
+                                   .n_blocks = m->n_blocks,
+                                   .n_outputs = min_u32(m->lanes, m->n_out - first_output),
+                                   .y_stride = job->y_stride};
+    for (uint32_t r = begin; r < end; r += MATMUL_GROUP) {
+        p.q = job->in.quants + (size_t)r * m->n_blocks * MATMUL_BLOCK;
+        p.meta = job->in.meta + (size_t)r * m->n_blocks;
+        p.n_rows = min_u32(MATMUL_GROUP, end - r);
+        p.y = job->y + r * job->y_stride + first_output;
+        kernel(m->type, &p);
+    }
+}
+
+static void run_quant(const struct matmul_job *job, matmul_quant_fn *kernel)
+{
+    const struct matmul_weight *m = job->m;
+    const uint32_t strip = rows_of_strip(m->n_blocks * (MATMUL_BLOCK + sizeof(struct matmul_meta)));
+    for (uint32_t r = 0; r < job->in.n_rows; r += strip)
+        for (uint32_t o = job->out_begin; o < job->out_end; o += m->lanes)
+            run_quant_tile(job, kernel, o / m->lanes, r, min_u32(r + strip, job->in.n_rows));
+}
+
+static void run_float(const struct matmul_job *job, matmul_float_fn *kernel)
+{
+    const struct matmul_weight *m = job->m;
+    const uint32_t strip = rows_of_strip(m->n_in * sizeof(float));
+    const uint32_t tiles_at_once = 4;
+    for (uint32_t r = 0; r < job->in.n_rows; r += strip)
+        for (uint32_t o = job->out_begin; o < job->out_end; o += tiles_at_once * m->lanes) {
+            const uint32_t n = min_u32(job->out_end - o, tiles_at_once * m->lanes);
+            const struct matmul_float_piece p = {.w = m->data + o / m->lanes * m->tile_bytes,
+                                                 .tile_bytes = m->tile_bytes,
+                                                 .x = job->in.x + (size_t)r * m->n_in,
+                                                 .n_in = m->n_in,
+                                                 .n_rows = min_u32(strip, job->in.n_rows - r),
+                                                 .n_tiles = (n + m->lanes - 1) / m->lanes,
+                                                 .n_outputs = n,
+                                                 .y = job->y + r * job->y_stride + o,
+                                                 .y_stride = job->y_stride};
+            kernel(m->type, &p);
+        }
 }
 
 void matmul_run(const struct matmul_weight *m, const void *input, uint32_t n_rows,
                 uint32_t out_begin, uint32_t out_end, float *y, size_t y_stride)
 {
-    assert(out_begin % m->lanes == 0 && (out_end % m->lanes == 0 || out_end == m->n_out));
+    assert(out_begin % m->lanes == 0 && out_end <= m->n_out);
+    assert(out_end % m->lanes == 0 || out_end == m->n_out);
     const struct matmul_job job = {.m = m,
-                                   .in = {.x = input, .n_rows = n_rows},
+                                   .in = take_apart(m, input, n_rows),
                                    .out_begin = out_begin,
                                    .out_end = out_end,
                                    .y = y,
                                    .y_stride = y_stride};
-    matmul_plain_run(&job);
+    switch (m->isa) {
+    case CPU_ISA_PLAIN:
+        matmul_plain_run(&job);
+        return;
+    case CPU_ISA_AVX2:
+        if (m->n_blocks)
+            run_quant(&job, matmul_avx2_quant);
+        else
+            run_float(&job, matmul_avx2_float);
+        return;
+    case CPU_ISA_AVX512:
+        if (m->n_blocks)
+            run_quant(&job, matmul_avx512_quant);
+        else
+            run_float(&job, matmul_avx512_float);
+        return;
+    }
 }

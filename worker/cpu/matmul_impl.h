@@ -5,17 +5,18 @@
  *
  * A repacked weight is cut into tiles of `lanes` outputs (AVX-512: 16, AVX2: 8), so that one vector
  * holds one value of each output and no sum ever crosses lanes. Tile t starts at data +
- * t * tile_bytes; outputs past n_out are padding with scale 0.
+ * t * tile_bytes; outputs past n_out are zeros.
  *   quantised: [n_blocks][quant_bytes], then [n_blocks][scale_bytes]
- *     Q4: quants [4][lanes][4] bytes; byte [j][o][i]: low nibble = value 4j+i, high = value 16+4j+i
- *     Q8: quants [8][lanes][4] bytes; byte [j][o][i] = value 4j+i (AVX-512: plus 128)
+ *     Q4: [4][lanes][4] bytes; byte [j][o][i]: low nibble = value 4j+i, high = value 16+4j+i
+ *     Q8: [8][lanes][4] bytes; byte [j][o][i] = value 4j+i (AVX-512: plus 128, as u8)
  *     scales: [lanes] f16 d, then for Q4_1 [lanes] f16 m
- *   float:     [n_in][lanes] values of the type
+ *   float: [n_in][lanes] values of the type
  *
- * A prepared input (AVX2, AVX512) is one region with three parts, each 64-byte aligned:
- *   f32:    [n_rows][n_in]
- *   quants: groups of MATMUL_GROUP rows (the last one what is left, g rows): [n_blocks][g][32] int8
- *   meta:   the same groups: [n_blocks][g] struct matmul_meta
+ * A prepared input is f32 [n_rows][n_in] and, for AVX2 and AVX-512, two parts more, each 64-byte
+ * aligned, in groups of MATMUL_GROUP rows (the last one holds what is left: g rows), so that a
+ * register tile reads one contiguous run:
+ *   quants: [n_blocks][g][32] int8
+ *   meta:   [n_blocks][g] struct matmul_meta
  * Values past n_in in the last block are 0. */
 
 enum { MATMUL_BLOCK = 32, MATMUL_GROUP = 16 };
@@ -37,8 +38,8 @@ struct matmul_weight {
 struct matmul_meta {
     float d;
     float d_sum;       /* d * sum of q */
-    int32_t offset_q4; /* -8 * sum of q: what makes nibbles signed */
-    int32_t offset_q8; /* -128 * sum of q: what makes u8 signed */
+    int32_t offset_q4; /* -8 * sum of q: takes the bias off Q4_0's nibbles */
+    int32_t offset_q8; /* -128 * sum of q: takes the bias off Q8_0 stored as u8 */
 };
 
 struct matmul_input {
@@ -57,4 +58,43 @@ struct matmul_job {
     size_t y_stride;
 };
 
+/* One tile of a quantised weight times one group of rows. */
+struct matmul_quant_piece {
+    const uint8_t *quants, *scales; /* of the tile */
+    const int8_t *q;                /* of the group */
+    const struct matmul_meta *meta;
+    uint32_t n_blocks, n_rows; /* n_rows <= MATMUL_GROUP */
+    uint32_t n_outputs;        /* of the tile's lanes that y holds */
+    float *y;                  /* of the group's first row and the tile's first output */
+    size_t y_stride;
+};
+
+/* Consecutive tiles of a float weight times consecutive rows. */
+struct matmul_float_piece {
+    const uint8_t *w; /* of the first tile */
+    size_t tile_bytes;
+    const float *x; /* [n_rows][n_in] */
+    uint32_t n_in, n_rows, n_tiles;
+    uint32_t n_outputs; /* over all tiles, that y holds */
+    float *y;
+    size_t y_stride;
+};
+
+/* Quantises one block: x holds MATMUL_BLOCK values. d = max|x| / 127, q = round(x * (127 / max|x|))
+ * to nearest even; a block whose values are all below 2^-100 counts as zeros (127 / max would
+ * overflow). NaN or infinity in x makes d, and so the outputs, NaN or infinite. */
+typedef void matmul_quantise_fn(const float *x, int8_t *q, struct matmul_meta *meta);
+typedef void matmul_quant_fn(enum tensor_type type, const struct matmul_quant_piece *p);
+typedef void matmul_float_fn(enum tensor_type type, const struct matmul_float_piece *p);
+
+#define MATMUL_TINY 0x1p-100f
+
 void matmul_plain_run(const struct matmul_job *job);
+
+void matmul_avx512_quantise(const float *x, int8_t *q, struct matmul_meta *meta);
+void matmul_avx512_quant(enum tensor_type type, const struct matmul_quant_piece *p);
+void matmul_avx512_float(enum tensor_type type, const struct matmul_float_piece *p);
+
+void matmul_avx2_quantise(const float *x, int8_t *q, struct matmul_meta *meta);
+void matmul_avx2_quant(enum tensor_type type, const struct matmul_quant_piece *p);
+void matmul_avx2_float(enum tensor_type type, const struct matmul_float_piece *p);
