@@ -30,11 +30,11 @@ endif
 
 # --- libraries from Debian -----------------------------------------------------------------------
 PY_CONFIG := /usr/bin/python3-config
-EXT := libzmq msgpack libevent libevent_pthreads jansson libcyaml libpcre2-8 libutf8proc libsodium
+EXT := libzmq msgpack libevent libevent_pthreads jansson yaml-0.1 libpcre2-8 libutf8proc libsodium
 EXT_CFLAGS = $(eval EXT_CFLAGS := $$(shell pkg-config --cflags $(EXT) | sed 's/-I/-isystem /g') \
     $$(shell $(PY_CONFIG) --includes | sed 's/-I/-isystem /g'))$(EXT_CFLAGS)
 LIBS_base := -lm -pthread
-LIBS_ipc := -lzmq -lmsgpackc -lsodium -ljansson -lcyaml
+LIBS_ipc := -lzmq -lmsgpackc -lsodium -ljansson -lyaml
 LIBS_worker := $(LIBS_ipc) $(LIBS_base)
 LIBS_router := -levent -levent_pthreads -lhttp_parser -lpcre2-8 -lutf8proc $(LIBS_ipc) \
     $(shell $(PY_CONFIG) --ldflags --embed 2>/dev/null) $(LIBS_base)

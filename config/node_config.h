@@ -14,8 +14,9 @@
  * owned. */
 
 struct node_config {
-    char *model;             /* path of a GGUF file (positional argument MODEL, key `model`) */
-    char *served_model_name; /* `model` of the API; default: the file's name without .gguf */
+    char *model; /* path of a GGUF file (positional argument MODEL, key `model`); NULL: not given */
+    char *served_model_name; /* `model` of the API; default: the file's name without .gguf; NULL
+                                only with model */
     char *name; /* node name [A-Za-z0-9_-]{1,32}; everything the node owns carries it. "kvnode" */
     char *host; /* "127.0.0.1" */
     uint32_t port;        /* 8000; 0 = a free one, printed in the ready line */
@@ -25,8 +26,8 @@ struct node_config {
     uint32_t tp;          /* ranks of a worker; 1 */
     uint32_t threads;     /* compute threads of one worker; 0 = cores / workers, at least 1 */
     uint32_t max_context; /* tokens of one sequence; 0 = the model's own */
-    char *runtime_dir;    /* sockets; default $XDG_RUNTIME_DIR/kvnode, else /run/kvnode as root,
-                             else TMPDIR/kvnode-UID; created 0700 */
+    char *runtime_dir;    /* sockets, created 0700; NULL = $XDG_RUNTIME_DIR/kvnode, else /run/kvnode
+                             as root, else TMPDIR/kvnode-UID (runtime_paths_fill decides) */
     enum log_level log_level;
     uint32_t shutdown_grace_s; /* how long SIGTERM lets streams finish; 30 */
 
