@@ -38,6 +38,17 @@ NODISCARD enum err tokenizer_encode(struct tokenizer *t, const char *text, size_
                                     struct tokenizer_options opt, struct token_ids *out,
                                     struct err_info *ei);
 
+/* As tokenizer_encode, with text that must not be trusted: [begin, end) byte ranges of text,
+ * ascending, non-overlapping (chat_template_render_spans finds them). A special token is recognised
+ * only where it lies wholly outside every span; everything between recognised ones is encoded as
+ * one stretch of ordinary text, so spans change no other token. (Hugging Face: split_special_tokens
+ * on the untrusted parts.) spans NULL: n_spans 0. */
+struct text_span;
+NODISCARD enum err tokenizer_encode_spans(struct tokenizer *t, const char *text, size_t n_bytes,
+                                          const struct text_span *spans, size_t n_spans,
+                                          struct tokenizer_options opt, struct token_ids *out,
+                                          struct err_info *ei);
+
 /* Bytes of one token as they stand in the output; n_bytes 0 for ids out of range. Special tokens
  * give their text. Borrowed from the tokenizer. */
 const char *tokenizer_token_bytes(const struct tokenizer *t, uint32_t id, size_t *n_bytes);
