@@ -388,7 +388,7 @@ enum err message_decode(const void *data, size_t size_bytes, struct arena *arena
 {
     struct decoder d = {.kind = "?", .inside = "", .arena = arena, .ei = ei};
     size_t offset = 0;
-    *out = (struct message){0};
+    memset(out, 0, sizeof *out); /* all of the union, which {0} does not promise */
     enum err rc = message_scan(data, size_bytes, ei);
     if (rc)
         return rc;
