@@ -88,6 +88,8 @@ bool stop_strings_push(struct stop_strings *s, const char *text, size_t n, struc
 
 void stop_strings_flush(struct stop_strings *s, struct bytes *out)
 {
+    if (s->held.size == 0)
+        return;
     /* nothing grows any more: a match that waited for an earlier one is now the earliest */
     size_t match = earliest_match(s, s->held.data, s->held.size);
     if (match < s->held.size)
