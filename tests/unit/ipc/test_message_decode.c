@@ -213,10 +213,7 @@ static const struct {
     {tokens_hex, LOGPROBS "90", LOGPROBS "9100", "sequences.logprobs", ERR_PARSE},
     {tokens_hex, "66696e69736802", "66696e69736803", "sequences.finish", ERR_LIMIT},
     {failed_hex, "a442555359", "a24f4b", "code", ERR_PARSE}, /* "OK" is no failure */
-    {failed_hex, "a442555359",
-     "a4627573"
-     "79",
-     "code", ERR_PARSE},
+    {failed_hex, "a442555359", "a462757379", "code", ERR_PARSE},
     {hello_hex, "a6617678353132", "a6617600353132", "isa", ERR_PARSE}, /* NUL in a text */
     {hello_hex, "a6617678353132",
      "b0"
