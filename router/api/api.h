@@ -40,5 +40,7 @@ uint32_t api_port(const struct api *a); /* the bound port */
 void api_stop_listening(struct api *a);
 /* Requests that have not been answered whole. */
 uint32_t api_n_active(const struct api *a);
+/* Fields of request bodies that nobody knows, ignored so far. */
+uint64_t api_n_unknown_fields(const struct api *a);
 /* Closes what is left and frees. */
 void api_free(struct api *a);

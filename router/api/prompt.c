@@ -1,0 +1,115 @@
+/* Which tokens does the model see? Chat goes through the template, whose own text may hold control
+ * tokens while the users' text may not; completions are taken as written, control tokens included.
+ * Keeps: a prompt has at least one token. Does not know limits. */
+#include "router/api/prompt.h"
+
+#include "config/base/clock.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SPANS = 1024 * 1024 };
+
+static enum err failed(enum err rc, const char *param, const struct err_info *ei,
+                       struct api_error *e)
+{
+    if (rc == ERR_PARSE || rc == ERR_UNSUPPORTED || rc == ERR_LIMIT)
+        return api_error_set(e, 400, NULL, param, "%s", ei->text);
+    return api_error_set(e, 500, NULL, NULL, "the prompt could not be tokenised: %s", ei->text);
+}
+
+/* Renders with room for *n_spans, and with more as long as that is too little. */
+static enum err render(const struct api_config *cfg, const struct chat_template_request *req,
+                       struct bytes *text, struct text_span **spans, size_t *n_spans,
+                       struct err_info *ei)
+{
+    size_t capacity = *n_spans;
+    enum err rc;
+    do {
+        free(*spans);
+        *spans = calloc(capacity, sizeof **spans);
+        if (!*spans)
+            return err_set(ei, ERR_NOMEM, "no memory");
+        *n_spans = capacity;
+        bytes_clear(text);
+        rc = chat_template_render_spans(cfg->chat_template, req, text, *spans, n_spans, ei);
+        capacity *= 4;
+    } while (rc == ERR_LIMIT && capacity <= MAX_SPANS);
+    return rc;
+}
+
+enum err prompt_from_messages(const struct api_config *cfg, const char *messages_json,
+                              size_t n_strings, const struct prompt_options *opt,
+                              struct token_ids *out, struct api_error *e)
+{
+    if (!cfg->chat_template)
+        return api_error_set(e, 400, NULL, "messages",
+                             "this model has no chat template; use /v1/completions");
+    struct chat_template_request req = {.messages_json = messages_json,
+                                        .add_generation_prompt = opt->add_generation_prompt,
+                                        .flatten = !chat_template_wants_parts(cfg->chat_template),
+                                        .now_s = clock_wall_s()};
+    struct bytes text = {0};
+    struct text_span *spans = NULL;
+    size_t n_spans = n_strings + 16;
+    struct err_info ei = {{0}};
+    enum err rc = render(cfg, &req, &text, &spans, &n_spans, &ei);
+    if (rc == OK)
+        rc = tokenizer_encode_spans(
+            cfg->tokenizer, text.size ? text.data : "", text.size, spans, n_spans,
+            (struct tokenizer_options){.add_special = opt->add_special, .parse_special = true}, out,
+            &ei);
+    free(spans);
+    bytes_fini(&text);
+    return rc == OK ? OK : failed(rc, "messages", &ei, e);
+}
+
+enum err prompt_from_text(const struct api_config *cfg, const char *text, size_t n_bytes,
+                          const struct prompt_options *opt, struct token_ids *out,
+                          struct api_error *e)
+{
+    struct err_info ei = {{0}};
+    enum err rc = tokenizer_encode(cfg->tokenizer, text, n_bytes,
+                                   (struct tokenizer_options){.add_special = opt->add_special,
+                                                              .parse_special = opt->parse_special},
+                                   out, &ei);
+    return rc == OK ? OK : failed(rc, "prompt", &ei, e);
+}
+
+static enum err push(struct token_ids *out, const uint32_t *ids, size_t n, struct api_error *e)
+{
+    if (out->n + n > out->capacity) {
+        uint32_t *grown = realloc(out->ids, (out->n + n) * sizeof *grown);
+        if (!grown)
+            return api_error_set(e, 503, NULL, NULL, "the server has no memory for this prompt");
+        out->ids = grown;
+        out->capacity = out->n + n;
+    }
+    memcpy(out->ids + out->n, ids, n * sizeof *ids);
+    out->n += n;
+    return OK;
+}
+
+enum err prompt_tokenize(const struct api_config *cfg, const struct request *r,
+                         struct token_ids *out, struct api_error *e)
+{
+    enum err rc;
+    if (r->kind == REQUEST_CHAT)
+        rc = prompt_from_messages(cfg, r->messages_json, r->n_messages_strings,
+                                  &(struct prompt_options){.add_generation_prompt = true}, out, e);
+    else if (r->has_ids)
+        rc = push(out, r->ids, r->n_ids, e);
+    else
+        rc = prompt_from_text(cfg, r->text, r->text_bytes,
+                              &(struct prompt_options){.add_special = true, .parse_special = true},
+                              out, e);
+    if (rc != OK || out->n > 0)
+        return rc;
+    uint32_t start = tokenizer_bos(cfg->tokenizer);
+    if (start == UINT32_MAX)
+        start = tokenizer_eos(cfg->tokenizer);
+    if (start == UINT32_MAX)
+        return api_error_set(e, 400, NULL, r->kind == REQUEST_CHAT ? "messages" : "prompt",
+                             "the prompt is empty and this model has no token to start from");
+    return push(out, &start, 1, e);
+}
