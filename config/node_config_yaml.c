@@ -143,10 +143,9 @@ static enum err load(struct walk *w, const char *text, size_t n)
         rc = yaml_fault(w, &parser);
         goto done;
     }
-    const yaml_node_t *root = yaml_document_get_root_node(&second);
-    if (root)
+    if (yaml_document_get_root_node(&second))
         rc = err_set(w->ei, ERR_PARSE, "%s:%zu: a second document: one file is one document",
-                     w->file, root->start_mark.line + 1);
+                     w->file, second.start_mark.line + 1);
     yaml_document_delete(&second);
 done:
     yaml_parser_delete(&parser);

@@ -282,7 +282,7 @@ static void add_llama_tensors(struct entries *e)
     add_tensor(e, "blk.0.ffn_up.weight", 8, 12);
     add_tensor(e, "blk.0.ffn_down.weight", 12, 8);
     if (e->change->tensor && !e->is_changed)
-        add_tensor(e, e->change->tensor, 1, 1);
+        add_tensor(e, e->change->tensor, 1, 1); /* dims are the change's */
 }
 
 void write_llama(struct bytes *b, const struct llama_change *change)
