@@ -55,16 +55,12 @@ static size_t first_block(size_t n_rows, size_t n_blocks, size_t r, size_t *step
 static void quantise_row(matmul_quantise_fn *quantise, const float *x, size_t n_in, int8_t *q,
                          struct matmul_meta *meta, size_t step)
 {
-    size_t k = 0;
-    for (; k + MATMUL_BLOCK <= n_in; k += MATMUL_BLOCK) {
-        quantise(x + k, q, meta);
-        q += step * MATMUL_BLOCK;
-        meta += step;
-    }
+    const size_t n_whole = n_in / MATMUL_BLOCK, k = n_whole * MATMUL_BLOCK;
+    quantise(x, n_whole, q, meta, step);
     if (k < n_in) {
         float rest[MATMUL_BLOCK] = {0};
         memcpy(rest, x + k, (n_in - k) * sizeof *rest);
-        quantise(rest, q, meta);
+        quantise(rest, 1, q + n_whole * step * MATMUL_BLOCK, meta + n_whole * step, step);
     }
 }
 
@@ -72,10 +68,12 @@ void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t 
                     uint32_t row_begin, uint32_t row_end, void *input)
 {
     assert(row_begin <= row_end && row_end <= n_rows);
-    const size_t first = (size_t)row_begin * n_in;
-    memcpy((float *)input + first, x + first, (size_t)(row_end - row_begin) * n_in * sizeof *x);
-    if (isa == CPU_ISA_PLAIN)
+    float *f32 = input;
+    if (isa == CPU_ISA_PLAIN) {
+        const size_t first = (size_t)row_begin * n_in, end = (size_t)row_end * n_in;
+        memcpy(f32 + first, x + first, (end - first) * sizeof *x);
         return;
+    }
     matmul_quantise_fn *quantise =
         isa == CPU_ISA_AVX512 ? matmul_avx512_quantise : matmul_avx2_quantise;
     uint8_t *at = (uint8_t *)input + f32_bytes(n_rows, n_in);
@@ -85,6 +83,7 @@ void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t 
         size_t step;
         const size_t block = first_block(n_rows, blocks_for(n_in), r, &step);
         quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_BLOCK, meta + block, step);
+        memcpy(f32 + r * n_in, x + r * n_in, n_in * sizeof *x); /* while the row is in cache */
     }
 }
 

@@ -12,7 +12,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANES = 8 };
+enum { LANES = 8, PREFETCH_BYTES = 1024 };
 
 INLINE int32_t add_lanes(__m256i v)
 {
@@ -28,7 +28,7 @@ INLINE int32_t max_lanes(__m256i v)
     return _mm_cvtsi128_si32(_mm_max_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(2, 3, 0, 1))));
 }
 
-void matmul_avx2_quantise(const float *x, int8_t *q, struct matmul_meta *meta)
+INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i top = _mm256_setzero_si256(), sum = _mm256_setzero_si256(), v[4];
@@ -56,6 +56,13 @@ void matmul_avx2_quantise(const float *x, int8_t *q, struct matmul_meta *meta)
     meta->d_sum = meta->d * (float)total;
     meta->offset_q4 = (int32_t)(-8 * (uint32_t)total);
     meta->offset_q8 = (int32_t)(-128 * (uint32_t)total);
+}
+
+void matmul_avx2_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
+                          size_t step)
+{
+    for (size_t b = 0; b < n_blocks; b++)
+        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_BLOCK, &meta[b * step]);
 }
 
 INLINE __m256i load_bytes(const void *p)
@@ -120,6 +127,14 @@ INLINE void store(float *y, __m256 v, uint32_t n)
     _mm256_maskstore_ps(y, _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane), v);
 }
 
+/* A single row waits for memory: the lines of some blocks ahead are asked for early. An address
+ * past the weight is harmless. */
+INLINE void prefetch(const uint8_t *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
+}
+
 /* Rows [first, first + rows) of the piece; rows is a constant once inlined. */
 INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t first,
                        const int rows)
@@ -148,6 +163,8 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
                 acc[r] = _mm256_fmadd_ps(load_halves(scales + 2 * LANES),
                                          _mm256_set1_ps(meta[r].d_sum), acc[r]);
         }
+        if (rows == 1)
+            prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;
         q += (size_t)p->n_rows * MATMUL_BLOCK;

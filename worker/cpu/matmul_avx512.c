@@ -14,9 +14,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANES = 16, DOTS = MATMUL_BLOCK / 4 }; /* one vpdpbusd takes 4 values of each output */
+enum {
+    LANES = 16,
+    PREFETCH_BYTES = 1024,
+    DOTS = MATMUL_BLOCK / 4
+}; /* one vpdpbusd takes 4 values of each output */
 
-void matmul_avx512_quantise(const float *x, int8_t *q, struct matmul_meta *meta)
+INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
 {
     const __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
     /* the order of positive floats is that of their bits, where NaN is the largest */
@@ -36,6 +40,13 @@ void matmul_avx512_quantise(const float *x, int8_t *q, struct matmul_meta *meta)
     meta->d_sum = meta->d * (float)sum;
     meta->offset_q4 = (int32_t)(-8 * (uint32_t)sum);
     meta->offset_q8 = (int32_t)(-128 * (uint32_t)sum);
+}
+
+void matmul_avx512_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
+                            size_t step)
+{
+    for (size_t b = 0; b < n_blocks; b++)
+        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_BLOCK, &meta[b * step]);
 }
 
 INLINE __m512i load_four(const int8_t *q)
@@ -75,6 +86,14 @@ INLINE __m512i first_sum(enum tensor_type type, const struct matmul_meta *meta)
     return _mm512_setzero_si512();
 }
 
+/* A single row waits for memory: the lines of some blocks ahead are asked for early. An address
+ * past the weight is harmless. */
+INLINE void prefetch(const uint8_t *p, size_t n_bytes)
+{
+    for (size_t i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
+}
+
 /* Rows [first, first + rows) of the piece; rows is a constant once inlined. Rows go `side` at a
  * time, so that their chains of vpdpbusd overlap. */
 INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t first,
@@ -112,6 +131,8 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
                         _mm512_fmadd_ps(m_w, _mm512_set1_ps(meta[r + i].d_sum), acc[r + i]);
             }
         }
+        if (rows == 1)
+            prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;
         q += (size_t)p->n_rows * MATMUL_BLOCK;

@@ -80,10 +80,12 @@ struct matmul_float_piece {
     size_t y_stride;
 };
 
-/* Quantises one block: x holds MATMUL_BLOCK values. d = max|x| / 127, q = round(x * (127 / max|x|))
- * to nearest even; a block whose values are all below 2^-100 counts as zeros (127 / max would
- * overflow). NaN or infinity in x makes d, and so the outputs, NaN or infinite. */
-typedef void matmul_quantise_fn(const float *x, int8_t *q, struct matmul_meta *meta);
+/* Quantises n_blocks blocks of a row: block b goes to q[b * step] (in blocks) and meta[b * step].
+ * d = max|x| / 127, q = round(x * (127 / max|x|)) to nearest even; a block whose values are all
+ * below 2^-100 counts as zeros (127 / max would overflow). NaN or infinity in x makes d, and so the
+ * outputs, NaN or infinite. */
+typedef void matmul_quantise_fn(const float *x, size_t n_blocks, int8_t *q,
+                                struct matmul_meta *meta, size_t step);
 typedef void matmul_quant_fn(enum tensor_type type, const struct matmul_quant_piece *p);
 typedef void matmul_float_fn(enum tensor_type type, const struct matmul_float_piece *p);
 
@@ -91,10 +93,12 @@ typedef void matmul_float_fn(enum tensor_type type, const struct matmul_float_pi
 
 void matmul_plain_run(const struct matmul_job *job);
 
-void matmul_avx512_quantise(const float *x, int8_t *q, struct matmul_meta *meta);
+void matmul_avx512_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
+                            size_t step);
 void matmul_avx512_quant(enum tensor_type type, const struct matmul_quant_piece *p);
 void matmul_avx512_float(enum tensor_type type, const struct matmul_float_piece *p);
 
-void matmul_avx2_quantise(const float *x, int8_t *q, struct matmul_meta *meta);
+void matmul_avx2_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
+                          size_t step);
 void matmul_avx2_quant(enum tensor_type type, const struct matmul_quant_piece *p);
 void matmul_avx2_float(enum tensor_type type, const struct matmul_float_piece *p);

@@ -4,13 +4,13 @@
  * Invariant: repacking moves values, it never rounds one; padding is zeros with scale 0, so that a
  * kernel may compute it blindly. The layouts are described in matmul_impl.h.
  * Does not know activations. */
+#include "worker/cpu/aligned_memory.h"
 #include "worker/cpu/matmul_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-enum { PLAIN_TILE = 8, HUGE_PAGE = 2 << 20 };
+enum { PLAIN_TILE = 8 };
 
 static uint32_t lanes_of(enum cpu_isa isa)
 {
@@ -47,20 +47,6 @@ static void lay_out(struct matmul_weight *m)
     }
     m->tile_bytes = (m->tile_bytes + 63) & ~(size_t)63;
     m->size_bytes = n_tiles * m->tile_bytes;
-}
-
-/* Zeroed. Large blocks start on a huge page and ask for more of them; a refusal costs only speed.
- */
-static void *alloc_pages(size_t size_bytes)
-{
-    const size_t align = size_bytes >= HUGE_PAGE ? HUGE_PAGE : 64;
-    void *p = aligned_alloc(align, (size_bytes + align - 1) / align * align);
-    if (!p)
-        return NULL;
-    if (align == HUGE_PAGE)
-        (void)madvise(p, size_bytes, MADV_HUGEPAGE);
-    memset(p, 0, size_bytes);
-    return p;
 }
 
 /* GGUF packs value i of a Q4 block beside value 16 + i, as the tile wants it: 4 bytes move as one
@@ -121,7 +107,7 @@ enum err matmul_weight_new(enum cpu_isa isa, enum tensor_type type, const void *
         m->size_bytes = n_out * tensor_type_row_bytes(type, n_in);
     } else {
         lay_out(m);
-        m->owned = alloc_pages(m->size_bytes);
+        m->owned = aligned_memory_new(m->size_bytes);
         if (!m->owned)
             goto fail;
         m->data = m->owned;
