@@ -76,6 +76,8 @@ $(BUILD)/obj/worker/cpu/%.o: CFLAGS += -O3
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(EXT_CFLAGS) $(WARN) -c $< -o $@
+# the assembler copies this one in (.incbin), which -MMD does not see
+$(BUILD)/obj/router/text/chat_template_py.o: router/text/chat_template.py
 
 $(BUILD)/kvnode: $(BUILD)/obj/router/main.o $(call libs,$(D_router))
 	$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_router) -o $@
