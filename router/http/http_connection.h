@@ -22,7 +22,6 @@ struct http_connection {
     struct bufferevent *bev;
     struct event *timer; /* deadline of the state */
     struct event *kick;  /* deferred step: what a handler's call has caused */
-    struct event *watch; /* looks for a lost client while reading is suspended */
     enum http_connection_state state;
     http_parser parser;
     struct http_request request;

@@ -9,7 +9,9 @@
  * knows routes but not what they mean; its own errors are worded by error_body. One owner thread.
  *
  * A client that closes, resets, or shuts down its sending side while its request is being answered
- * counts as gone, at once. Malformed requests are answered and the connection closed. */
+ * counts as gone, at once; one that pipelines more than max_header +
+ * max_body bytes behind an unanswered request is cut. Malformed requests are answered and the
+ * connection closed. */
 
 struct http_limits {
     uint64_t max_body;        /* bytes; more: 413 before it is read */
