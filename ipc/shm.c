@@ -94,23 +94,41 @@ static enum err map(const char *name, struct shm *s, struct err_info *ei)
     return OK;
 }
 
+static enum err no_room(const char *name, const struct shm *s, const struct statvfs *fs,
+                        struct err_info *ei)
+{
+    return err_set(ei, ERR_IO,
+                   "shared memory: %s: cannot reserve %zu bytes: /dev/shm has %" PRIu64
+                   " bytes, %" PRIu64 " free",
+                   name, s->size_bytes, (uint64_t)fs->f_blocks * fs->f_frsize,
+                   (uint64_t)fs->f_bavail * fs->f_frsize);
+}
+
+/* Asked before anything is touched: filling memory only to learn that it is not enough takes
+ * seconds and starves others. f_blocks is 0 for a tmpfs without a limit. */
+static enum err check_room(const char *name, const struct shm *s, struct err_info *ei)
+{
+    struct statvfs fs;
+    if (fstatvfs(s->fd, &fs) == 0 && fs.f_blocks > 0 &&
+        s->size_bytes > (uint64_t)fs.f_bavail * fs.f_frsize)
+        return no_room(name, s, &fs, ei);
+    return OK;
+}
+
+/* The guarantee: from here on every byte has its page. */
 static enum err reserve(const char *name, const struct shm *s, struct err_info *ei)
 {
+    struct statvfs fs;
     int code;
     do
         code = posix_fallocate(s->fd, 0, (off_t)s->size_bytes);
     while (code == EINTR);
     if (code == 0)
         return OK;
-    struct statvfs fs;
-    if (fstatvfs(s->fd, &fs) != 0)
-        return err_set(ei, ERR_IO, "shared memory: %s: cannot reserve %zu bytes: %s", name,
-                       s->size_bytes, strerror(code));
-    return err_set(ei, ERR_IO,
-                   "shared memory: %s: cannot reserve %zu bytes: %s; /dev/shm has %" PRIu64
-                   " bytes, %" PRIu64 " free",
-                   name, s->size_bytes, strerror(code), (uint64_t)fs.f_blocks * fs.f_frsize,
-                   (uint64_t)fs.f_bavail * fs.f_frsize);
+    if (code == ENOSPC && fstatvfs(s->fd, &fs) == 0)
+        return no_room(name, s, &fs, ei);
+    return err_set(ei, ERR_IO, "shared memory: %s: cannot reserve %zu bytes: %s", name,
+                   s->size_bytes, strerror(code));
 }
 
 enum err shm_create(const char *name, size_t size_bytes, struct shm *out, struct err_info *ei)
@@ -127,6 +145,9 @@ enum err shm_create(const char *name, size_t size_bytes, struct shm *out, struct
     if (s.fd < 0)
         return err_set(ei, ERR_IO, "shared memory: %s: cannot create (%zu bytes): %s", name,
                        size_bytes, strerror(errno));
+    rc = check_room(name, &s, ei);
+    if (rc)
+        goto fail;
     if (ftruncate(s.fd, (off_t)size_bytes) != 0) {
         rc = err_set(ei, ERR_IO, "shared memory: %s: cannot be %zu bytes: %s", name, size_bytes,
                      strerror(errno));

@@ -289,13 +289,21 @@ Test(message_decode, deep_nesting_is_refused)
     cr_assert_eq(message_scan(deep, MESSAGE_DEPTH_MAX + 2, NULL), ERR_LIMIT);
 }
 
+static bool has_wide_count(const unsigned char *data, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (data[i] >= 0xdc && data[i] <= 0xdf) /* array16, array32, map16, map32 */
+            return true;
+    return false;
+}
+
 /* The scan must step over every format exactly as the library does, or what it lets through is not
  * what is unpacked. The library is the oracle: every first byte, with random bytes behind. */
 Test(message_decode, the_scan_agrees_with_the_library_on_every_format)
 {
     unsigned state = 12345, n_valid = 0;
     for (unsigned type = 0; type < 256; type++) {
-        for (int round = 0; round < 200; round++) {
+        for (int round = 0; round < 96; round++) {
             unsigned char data[48];
             size_t n = 1 + (size_t)round % sizeof data, offset = 0;
             for (size_t i = 0; i < sizeof data; i++) {
@@ -305,10 +313,8 @@ Test(message_decode, the_scan_agrees_with_the_library_on_every_format)
             }
             data[0] = (unsigned char)type;
             enum err rc = message_scan(data, n, NULL);
-            if (rc == ERR_LIMIT || type == 0xc6 || type >= 0xdb || type == 0xc9) {
-                if (rc != OK)
-                    continue; /* claims the library would allocate for */
-            }
+            if (rc != OK && has_wide_count(data, n))
+                continue; /* the library would allocate for it, which is why there is a scan */
             msgpack_unpacked u;
             msgpack_unpacked_init(&u);
             msgpack_unpack_return got = msgpack_unpack_next(&u, (const char *)data, n, &offset);
@@ -319,7 +325,7 @@ Test(message_decode, the_scan_agrees_with_the_library_on_every_format)
             msgpack_unpacked_destroy(&u);
         }
     }
-    cr_assert_gt(n_valid, 500, "%u valid", n_valid);
+    cr_assert_gt(n_valid, 250, "%u valid", n_valid);
 }
 
 Test(message_decode, an_arena_that_is_full_is_an_error)
