@@ -56,6 +56,7 @@ D_ops := ops $(D_ipc)
 
 ISA_AVX2 := -mavx2 -mfma -mf16c
 ISA_AVX512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni
+ISA_AMX := -mamx-tile -mamx-int8
 
 .PHONY: all serve test lint asan tsan bench clean help setup fuzz
 all: $(BUILD)/kvnode $(BUILD)/kvnode-worker $(BUILD)/kvctl
@@ -71,6 +72,7 @@ $(foreach d,$(DIRS),$(eval $(call archive,$(d))))
 # kernels are built for speed; each ISA file for its own instruction set, everything else for any x86-64
 $(BUILD)/obj/worker/cpu/%_avx2.o: CFLAGS += $(ISA_AVX2)
 $(BUILD)/obj/worker/cpu/%_avx512.o: CFLAGS += $(ISA_AVX512)
+$(BUILD)/obj/worker/cpu/%_amx.o: CFLAGS += $(ISA_AVX512) $(ISA_AMX)
 $(BUILD)/obj/worker/cpu/%.o: CFLAGS += -O3
 
 $(BUILD)/obj/%.o: %.c
@@ -93,7 +95,7 @@ U_tests/unit/ipc := $(D_ipc)
 U_tests/unit/prefixcache := $(D_prefixcache)
 U_tests/unit/router/text := router/text $(D_prefixcache)
 U_tests/unit/router/http := router/http $(D_prefixcache)
-U_tests/unit/router/api := $(D_router)
+U_tests/unit/router/api := router/http router/api router/text $(D_prefixcache)
 U_tests/unit/router := $(D_router)
 U_tests/unit/worker := $(D_worker)
 U_tests/kernels := worker/cpu worker/backend worker/model $(D_prefixcache)
