@@ -1,15 +1,15 @@
 /* Are the ids those of Hugging Face's tokenizers? Goldens: tests/fixtures/tokenizer_smollm2.jsonl
  * (HF tokenizers 0.23.3 on the model's own vocabulary) and tests/fixtures/tiny/tokenizers.jsonl
  * (the same on three small vocabularies: llama-bpe, qwen2, deepseek-v3). */
-#include "config/base/clock.h"
 #include "router/text/chat_template.h"
 #include "tests/unit/router/text/support_fixtures.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-TestSuite(tokenizer, .timeout = 60);
+TestSuite(tokenizer, .timeout = 300);
 
 static struct token_ids encode(struct tokenizer *t, const char *text, size_t n, bool add,
                                bool parse)
@@ -192,13 +192,13 @@ static void expect_fast(struct tokenizer *t, const char *unit, const char *what)
     char *text = malloc(1 << 20);
     for (; n + n_unit <= 1 << 20; n += n_unit)
         memcpy(text + n, unit, n_unit);
-    uint64_t start = clock_now_us();
+    clock_t start = clock();
     struct token_ids got = encode(t, text, n, false, true);
-    uint64_t ms = (clock_now_us() - start) / 1000;
-    printf("%s: %zu bytes, %zu tokens, %llu ms\n", what, n, got.n, (unsigned long long)ms);
+    long ms = (long)((clock() - start) * 1000 / CLOCKS_PER_SEC);
+    printf("%s: %zu bytes, %zu tokens, %ld ms of CPU\n", what, n, got.n, ms);
     cr_expect_gt(got.n, 0);
-    /* quadratic time would be hours; the bound leaves room for sanitizers and a busy machine */
-    cr_expect_lt(ms, 10000, "%s: %llu ms", what, (unsigned long long)ms);
+    /* quadratic time would be hours; the bound leaves room for sanitizers */
+    cr_expect_lt(ms, 10000, "%s: %ld ms", what, ms);
     token_ids_fini(&got);
     free(text);
 }
