@@ -17,6 +17,7 @@ enum {
     MAX_WIDTH = 1 << 22, /* of hidden states and FFN: products of two stay far below 2^64 */
     MAX_VOCAB = 1 << 24,
     MAX_POSITIONS = 1 << 30,
+    PATH_SHOWN = 160, /* bytes of a path in errors */
 };
 
 struct shape_reader {
@@ -25,10 +26,18 @@ struct shape_reader {
     struct err_info *ei;
 };
 
+/* For errors: the tail of a long path, so that what follows is not cut off. */
+static const char *file_name(const struct gguf *g)
+{
+    const char *path = gguf_path(g);
+    size_t n = strlen(path);
+    return n > PATH_SHOWN ? path + n - PATH_SHOWN : path;
+}
+
 static enum err fault(const struct shape_reader *r, enum err code, const char *what,
                       const char *which)
 {
-    return err_set(r->ei, code, "model_shape: %s: %s: %s", gguf_path(r->g), what, which);
+    return err_set(r->ei, code, "model_shape: %s: %s: %s", file_name(r->g), what, which);
 }
 
 /* --- keys ---------------------------------------------------------------------------------------
@@ -43,7 +52,7 @@ static enum err read_count(const struct shape_reader *r, const char *key, uint32
     if (*out >= 1 && *out <= max)
         return OK;
     return err_set(r->ei, ERR_PARSE, "model_shape: %s: %s: %" PRIu32 " is not 1 to %" PRIu32,
-                   gguf_path(r->g), key, *out, max);
+                   file_name(r->g), key, *out, max);
 }
 
 static bool has_key(const struct gguf *g, const char *key)
@@ -79,7 +88,7 @@ static enum err read_positive(const struct shape_reader *r, const char *key, flo
     if (isfinite(*out) && *out > 0)
         return OK;
     return err_set(r->ei, ERR_PARSE, "model_shape: %s: %s: %g is not a positive number",
-                   gguf_path(r->g), key, (double)*out);
+                   file_name(r->g), key, (double)*out);
 }
 
 static bool str_is(struct gguf_str s, const char *text)
@@ -109,9 +118,9 @@ static enum err read_names(const struct shape_reader *r)
     if (!str_is(s, "llama"))
         return err_set(r->ei, ERR_UNSUPPORTED,
                        "model_shape: %s: general.architecture: \"%s\" is not llama",
-                       gguf_path(r->g), r->m->arch);
+                       file_name(r->g), r->m->arch);
     if (!gguf_get_str(r->g, "general.name", &s) || s.n == 0) {
-        const char *slash = strrchr(gguf_path(r->g), '/');
+        const char *slash = strrchr(file_name(r->g), '/');
         s.s = slash ? slash + 1 : gguf_path(r->g);
         s.n = strlen(s.s);
     }
@@ -130,12 +139,12 @@ static enum err read_heads(const struct shape_reader *r)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: llama.attention.head_count: %" PRIu32
                        " is not a multiple of head_count_kv %" PRIu32,
-                       gguf_path(r->g), m->n_heads, m->n_kv_heads);
+                       file_name(r->g), m->n_heads, m->n_kv_heads);
     if (!rc && !has_key(r->g, "llama.attention.key_length") && m->dim % m->n_heads)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: llama.embedding_length: %" PRIu32
                        " is not a multiple of head_count %" PRIu32,
-                       gguf_path(r->g), m->dim, m->n_heads);
+                       file_name(r->g), m->dim, m->n_heads);
     if (!rc)
         rc = read_count_or(r, "llama.attention.key_length", MAX_HEAD_DIM, m->dim / m->n_heads,
                            &m->head_dim);
@@ -149,12 +158,12 @@ static enum err read_heads(const struct shape_reader *r)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: llama.attention.key_length: a head of %" PRIu32
                        " values is not even and 2 to 256",
-                       gguf_path(r->g), m->head_dim);
+                       file_name(r->g), m->head_dim);
     if (value_dim != m->head_dim)
         return err_set(r->ei, ERR_UNSUPPORTED,
                        "model_shape: %s: llama.attention.value_length: %" PRIu32
                        " differs from key_length %" PRIu32,
-                       gguf_path(r->g), value_dim, m->head_dim);
+                       file_name(r->g), value_dim, m->head_dim);
     return OK;
 }
 
@@ -172,7 +181,7 @@ static enum err read_rope(const struct shape_reader *r)
         return err_set(r->ei, ERR_UNSUPPORTED,
                        "model_shape: %s: llama.rope.dimension_count: %" PRIu32
                        " differs from the head's %" PRIu32,
-                       gguf_path(r->g), m->rope_dim, m->head_dim);
+                       file_name(r->g), m->rope_dim, m->head_dim);
     m->rope_scale = 1;
     const char *key = "llama.rope.scaling.type";
     struct gguf_str type = {0};
@@ -183,7 +192,7 @@ static enum err read_rope(const struct shape_reader *r)
         return OK;
     if (is_typed && !str_is(type, "linear"))
         return err_set(r->ei, ERR_UNSUPPORTED,
-                       "model_shape: %s: %s: \"%.*s\" is not none or linear", gguf_path(r->g), key,
+                       "model_shape: %s: %s: \"%.*s\" is not none or linear", file_name(r->g), key,
                        type.n < 32 ? (int)type.n : 32, type.s);
     rc = read_positive(r, "llama.rope.scale_linear", 1, &m->rope_scale);
     if (!rc)
@@ -267,12 +276,12 @@ static enum err check_dims(const struct shape_reader *r, const struct gguf_tenso
                        "model_shape: %s: tensor %s: dims [%" PRIu64 ", %" PRIu64 ", %" PRIu64
                        ", %" PRIu64 "] of %" PRIu32 " should be [%" PRIu64 ", %" PRIu64
                        "] of %" PRIu32,
-                       gguf_path(r->g), want->name, t->dims[0], t->dims[1], t->dims[2], t->dims[3],
+                       file_name(r->g), want->name, t->dims[0], t->dims[1], t->dims[2], t->dims[3],
                        t->n_dims, want->columns, rows, n_dims);
     /* norms and frequencies are a few kilobytes that every format keeps whole */
     if (n_dims == 1 && t->type != TENSOR_F32)
         return err_set(r->ei, ERR_UNSUPPORTED, "model_shape: %s: tensor %s: type %s is not F32",
-                       gguf_path(r->g), want->name, tensor_type_name(t->type));
+                       file_name(r->g), want->name, tensor_type_name(t->type));
     return OK;
 }
 
@@ -280,7 +289,7 @@ static enum err add_tensor(const struct shape_reader *r, const struct expected *
 {
     const struct gguf_tensor *t = gguf_find_tensor(r->g, want->name);
     if (!t)
-        return err_set(r->ei, ERR_PARSE, "model_shape: %s: tensor %s: is missing", gguf_path(r->g),
+        return err_set(r->ei, ERR_PARSE, "model_shape: %s: tensor %s: is missing", file_name(r->g),
                        want->name);
     enum err rc = check_dims(r, t, want);
     if (rc)
@@ -318,7 +327,7 @@ static enum err read_vocab_size(const struct shape_reader *r)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: tensor token_embd.weight: %" PRIu64
                        " rows are not 1 to %d",
-                       gguf_path(r->g), t->dims[1], MAX_VOCAB);
+                       file_name(r->g), t->dims[1], MAX_VOCAB);
     m->vocab_size = (uint32_t)t->dims[1];
     uint32_t stated = 0;
     enum err rc = read_count_or(r, "llama.vocab_size", MAX_VOCAB, m->vocab_size, &stated);
@@ -328,13 +337,13 @@ static enum err read_vocab_size(const struct shape_reader *r)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: llama.vocab_size: %" PRIu32
                        " differs from token_embd.weight's %" PRIu32 " rows",
-                       gguf_path(r->g), stated, m->vocab_size);
+                       file_name(r->g), stated, m->vocab_size);
     size_t n_tokens = gguf_n_strs(r->g, "tokenizer.ggml.tokens");
     if (n_tokens > m->vocab_size)
         return err_set(r->ei, ERR_PARSE,
                        "model_shape: %s: tokenizer.ggml.tokens: %zu tokens exceed "
                        "token_embd.weight's %" PRIu32 " rows",
-                       gguf_path(r->g), n_tokens, m->vocab_size);
+                       file_name(r->g), n_tokens, m->vocab_size);
     return OK;
 }
 
@@ -368,7 +377,7 @@ static enum err refuse_foreign_tensors(const struct shape_reader *r, size_t n_kn
             continue;
         return err_set(r->ei, ERR_UNSUPPORTED,
                        "model_shape: %s: tensor %.*s: is not one that this build computes with",
-                       gguf_path(r->g), (int)s.n, s.s);
+                       file_name(r->g), (int)s.n, s.s);
     }
     return OK;
 }

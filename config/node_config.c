@@ -162,6 +162,22 @@ static enum err apply_flags(const struct arguments *a, struct node_config *c, st
                : OK;
 }
 
+/* The model's file name without .gguf; through the table, since it must pass as a flag later. */
+static enum err derive_served_name(struct node_config *c, struct err_info *ei)
+{
+    const char *slash = strrchr(c->model, '/');
+    char *base = strdup(slash ? slash + 1 : c->model);
+    if (!base)
+        return err_set(ei, ERR_NOMEM, "served_model_name: no memory");
+    size_t n = strlen(base), end = strlen(".gguf");
+    if (n > end && strcmp(base + n - end, ".gguf") == 0)
+        base[n - end] = '\0';
+    enum err rc = node_config_values_set(c, node_config_keys_find("served_model_name"), base,
+                                         "served_model_name (of MODEL)", ei);
+    free(base);
+    return rc;
+}
+
 /* Defaults that follow from other things than the table: see the notes there. */
 static enum err fill_derived(struct node_config *c, struct err_info *ei)
 {
@@ -172,16 +188,8 @@ static enum err fill_derived(struct node_config *c, struct err_info *ei)
         if (rc)
             return rc;
     }
-    if (c->model && !c->served_model_name) {
-        const char *slash = strrchr(c->model, '/');
-        const char *base = slash ? slash + 1 : c->model;
-        size_t n = strlen(base), end = strlen(".gguf");
-        if (n > end && strcmp(base + n - end, ".gguf") == 0)
-            n -= end;
-        c->served_model_name = strndup(base, n);
-        if (!c->served_model_name)
-            return err_set(ei, ERR_NOMEM, "served_model_name: no memory");
-    }
+    if (c->model && !c->served_model_name)
+        return derive_served_name(c, ei);
     return OK;
 }
 

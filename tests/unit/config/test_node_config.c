@@ -133,6 +133,24 @@ Test(node_config, defaults_are_those_of_the_header)
     node_config_fini(&c);
 }
 
+/* Found by fuzzing: a derived name was longer than its own flag allowed, so workers did not start.
+ */
+Test(node_config, the_name_of_a_long_file_survives_the_way_to_a_worker)
+{
+    char path[300] = "models/", longer[300] = "models/";
+    memset(path + 7, 'm', 255); /* NAME_MAX */
+    memset(longer + 7, 'm', 256);
+    struct node_config c = parse_good(ARGS(path));
+    char **argv = node_config_to_argv(&c, "p");
+    cr_assert_not_null(argv);
+    struct node_config d = parse_good(ARGS(argv[1], argv[2]));
+    cr_expect_str_eq(d.served_model_name, path + 7);
+    node_config_free_argv(argv);
+    node_config_fini(&c);
+    node_config_fini(&d);
+    expect_error(ARGS(longer), ERR_LIMIT, "served_model_name (of MODEL): \"mmm");
+}
+
 Test(node_config, without_a_model_there_is_none)
 {
     struct node_config c = parse_good(ARGS(NULL));
