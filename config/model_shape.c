@@ -120,7 +120,7 @@ static enum err read_names(const struct shape_reader *r)
                        "model_shape: %s: general.architecture: \"%s\" is not llama",
                        file_name(r->g), r->m->arch);
     if (!gguf_get_str(r->g, "general.name", &s) || s.n == 0) {
-        const char *slash = strrchr(file_name(r->g), '/');
+        const char *slash = strrchr(gguf_path(r->g), '/');
         s.s = slash ? slash + 1 : gguf_path(r->g);
         s.n = strlen(s.s);
     }
