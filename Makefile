@@ -1,5 +1,5 @@
 # kvnode: build, run, test. `make help` lists the targets.
-# BUILD=dir builds elsewhere; SAN=asan|tsan instruments; both are used by the targets below.
+# BUILD=dir builds elsewhere; SAN=asan|tsan instruments; V=1 shows commands; all are used by the targets below.
 
 MAKEFLAGS += --no-builtin-rules
 .SUFFIXES:
@@ -7,6 +7,8 @@ MAKEFLAGS += --no-builtin-rules
 SHELL := /bin/bash
 
 SAN ?=
+V ?=
+Q := $(if $(V),,@)
 BUILD ?= build$(if $(SAN),/$(SAN))
 MODEL ?= .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 WORKERS ?= auto
@@ -65,7 +67,7 @@ define archive
 $(call lib,$(1)): $(call objs,$(1))
 	@mkdir -p $$(@D)
 	@rm -f $$@
-	ar rcs $$@ $$^
+	$(Q)ar rcs $$@ $$^
 endef
 $(foreach d,$(DIRS),$(eval $(call archive,$(d))))
 
@@ -77,16 +79,21 @@ $(BUILD)/obj/worker/cpu/%.o: CFLAGS += -O3
 
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(EXT_CFLAGS) $(WARN) -c $< -o $@
+	@echo "  CC  $<"
+	$(Q)$(CC) $(CFLAGS) $(EXT_CFLAGS) $(WARN) -c $< -o $@
 # the assembler copies this one in (.incbin), which -MMD does not see
-$(BUILD)/obj/router/text/chat_template_py.o: router/text/chat_template.py
+$(BUILD)/obj/router/text/chat_template_py.o $(BUILD)/fuzz/obj/router/text/chat_template_py.o: \
+    router/text/chat_template.py
 
 $(BUILD)/kvnode: $(BUILD)/obj/router/main.o $(call libs,$(D_router))
-	$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_router) -o $@
+	@echo "  LD  $@"
+	$(Q)$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_router) -o $@
 $(BUILD)/kvnode-worker: $(BUILD)/obj/worker/main.o $(call libs,$(D_worker))
-	$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
+	@echo "  LD  $@"
+	$(Q)$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
 $(BUILD)/kvctl: $(BUILD)/obj/ops/kvctl.o $(call libs,$(D_ops))
-	$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
+	@echo "  LD  $@"
+	$(Q)$(CC) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
 
 # --- unit tests: one Criterion program a test folder ------------------------------------------------
 # U_<folder>: the source folders it links
@@ -110,19 +117,22 @@ HELPERS := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(wildcard tests/unit/*/help
 
 $(BUILD)/obj/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(EXT_CFLAGS) $(filter-out -Wconversion -Wpedantic -Wmissing-prototypes,$(WARN)) -c $< -o $@
+	@echo "  CC  $<"
+	$(Q)$(CC) $(CFLAGS) $(EXT_CFLAGS) $(filter-out -Wconversion -Wpedantic -Wmissing-prototypes,$(WARN)) -c $< -o $@
 
 define unit_program
 $(call test_bin,$(1)): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard $(1)/test_*.c $(1)/support_*.c)) $(call libs,$(U_$(1)))
 	@mkdir -p $$(@D)
-	$(CC) $(LDFLAGS) $$(filter %.o,$$^) $$(call group,$$(filter %.a,$$^)) -lcriterion $(LIBS_router) -o $$@
+	@echo "  LD  $$@"
+	$(Q)$(CC) $(LDFLAGS) $$(filter %.o,$$^) $$(call group,$$(filter %.a,$$^)) -lcriterion $(LIBS_router) -o $$@
 endef
 $(foreach d,$(UNIT_DIRS),$(eval $(call unit_program,$(d))))
 
 vpath helper_%.c $(wildcard tests/unit/*)
 $(BUILD)/tests/helper_%: helper_%.c $(call libs,$(D_prefixcache))
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(EXT_CFLAGS) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
+	@echo "  LD  $@"
+	$(Q)$(CC) $(CFLAGS) $(EXT_CFLAGS) $(LDFLAGS) $< $(call group,$(filter %.a,$^)) $(LIBS_worker) -o $@
 
 # one folder alone: make run-tests/unit/config
 define run_one
@@ -141,12 +151,14 @@ FUZZ_DIRS := router/http router/api router/text $(D_prefixcache)
 fuzz_objs = $(patsubst %.c,$(BUILD)/fuzz/obj/%.o,$(wildcard $(addsuffix /*.c,$(1))))
 $(BUILD)/fuzz/obj/%.o: %.c
 	@mkdir -p $(@D)
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(EXT_CFLAGS) -c $< -o $@
+	@echo "  CLANG $<"
+	$(Q)clang $(FUZZ_FLAGS) -fsanitize=fuzzer-no-link $(EXT_CFLAGS) -c $< -o $@
 $(BUILD)/fuzz/fuzz.a: $(call fuzz_objs,$(FUZZ_DIRS))
 	@rm -f $@
-	ar rcs $@ $^
+	$(Q)ar rcs $@ $^
 $(FUZZ): $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/fuzz.a
-	clang $(FUZZ_FLAGS) -fsanitize=fuzzer $(EXT_CFLAGS) $< $(BUILD)/fuzz/fuzz.a $(LIBS_router) -o $@
+	@echo "  LD  $@"
+	$(Q)clang $(FUZZ_FLAGS) -fsanitize=fuzzer $(EXT_CFLAGS) $< $(BUILD)/fuzz/fuzz.a $(LIBS_router) -o $@
 
 # --- what people type -------------------------------------------------------------------------------
 setup:

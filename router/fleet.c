@@ -21,7 +21,6 @@ enum {
     TICK_MS = 250,
     ADOPT_TIMEOUT_US = 3 * 1000 * 1000,
     STOP_TIMEOUT_US = 5 * 1000 * 1000,
-    QUICK_DEATH_US = 10 * 1000 * 1000, /* a life shorter than this counts towards the back-off */
     BACKOFF_FIRST_US = 100 * 1000,
     BACKOFF_MOST_US = 10 * 1000 * 1000,
     HOPELESS_DEATHS = 3,
@@ -33,7 +32,7 @@ struct slot {
     struct event *death; /* pidfd readable */
     int pidfd;
     bool was_ready;          /* this process said HELLO */
-    uint32_t n_quick_deaths; /* in a row */
+    uint32_t n_early_deaths; /* in a row, before HELLO */
     uint64_t start_at_us;    /* when DOWN: not before */
 };
 
@@ -114,9 +113,9 @@ static bool watch(struct slot *s, struct process_id p)
 static void back_off(struct slot *s, uint64_t now_us)
 {
     uint64_t wait_us = 0;
-    if (s->n_quick_deaths > 0) {
+    if (s->n_early_deaths > 0) {
         wait_us = BACKOFF_FIRST_US;
-        for (uint32_t i = 1; i < s->n_quick_deaths && wait_us < BACKOFF_MOST_US; i++)
+        for (uint32_t i = 1; i < s->n_early_deaths && wait_us < BACKOFF_MOST_US; i++)
             wait_us *= 3;
         if (wait_us > BACKOFF_MOST_US)
             wait_us = BACKOFF_MOST_US;
@@ -141,7 +140,7 @@ static void start_worker(struct slot *s, uint64_t now_us)
     log_error("%s", rc == OK ? "fleet: a worker died at once" : ei.text);
     if (pid > 0)
         waitpid(pid, NULL, 0);
-    s->n_quick_deaths++;
+    s->n_early_deaths++;
     back_off(s, now_us);
 }
 
@@ -208,7 +207,9 @@ static void on_death(evutil_socket_t fd, short what, void *ctx)
         log_debug("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
     else
         log_warn("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
-    s->n_quick_deaths = now_us - s->w.started_us < QUICK_DEATH_US ? s->n_quick_deaths + 1 : 0;
+    /* one that got ready is started again at once: its requests wait; one that never does backs off
+     */
+    s->n_early_deaths = was_ready ? 0 : s->n_early_deaths + 1;
     forget_process(s);
     kv_store_reap(f->cfg.store);
     if (was_ready)
@@ -219,7 +220,7 @@ static void on_death(evutil_socket_t fd, short what, void *ctx)
     }
     s->w.n_restarts++;
     back_off(s, now_us);
-    if (!f->has_been_ready && s->n_quick_deaths >= HOPELESS_DEATHS)
+    if (!f->has_been_ready && s->n_early_deaths >= HOPELESS_DEATHS)
         f->cfg.on_hopeless(f->cfg.ctx, s->w.index, s->w.last_exit);
     else if (s->start_at_us <= now_us)
         start_worker(s, now_us);

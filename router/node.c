@@ -23,7 +23,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { STOP_TICK_MS = 20, MAX_LEASES_SPARE = 8 };
+enum { STOP_TICK_MS = 20, FLUSH_US = 1000 * 1000, MAX_LEASES_SPARE = 8 };
 
 /* --- stopping
  * ------------------------------------------------------------------------------------- */
@@ -42,7 +42,8 @@ static void begin_stop(struct node *n, const char *why)
     api_stop_listening(n->api);
     struct timeval tick = {.tv_usec = STOP_TICK_MS * 1000};
     if (event_add(n->stop_tick, &tick) != 0)
-        n->is_fleet_stopped = true;
+        fleet_stop(n->fleet);
+    n->fleet_stopped_us = clock_now_us();
 }
 
 static void on_stop_tick(evutil_socket_t fd, short what, void *ctx)
@@ -63,6 +64,7 @@ static void on_fleet_stopped(void *ctx)
 {
     struct node *n = ctx;
     n->is_fleet_stopped = true;
+    n->fleet_stopped_us = clock_now_us();
 }
 
 /* --- workers
@@ -370,9 +372,15 @@ enum err node_open(struct node_config *config, struct node **out, struct err_inf
     return OK;
 }
 
+/* The workers are gone; their last words, errors among them, are still on their way to clients. */
+static bool is_flushing(const struct node *n)
+{
+    return api_n_active(n->api) > 0 && clock_now_us() < n->fleet_stopped_us + FLUSH_US;
+}
+
 enum err node_run(struct node *n, struct err_info *ei)
 {
-    while (!n->is_fleet_stopped) {
+    while (!n->is_fleet_stopped || is_flushing(n)) {
         if (event_base_loop(n->base, EVLOOP_ONCE) != 0)
             return err_set(ei, ERR_IO, "node: the event loop failed");
         drain_channel(n);

@@ -32,7 +32,7 @@ struct node {
     enum node_phase phase;
     bool is_draining; /* by kvctl; reversible */
     bool is_fleet_stopped;
-    uint64_t started_us, stop_deadline_us;
+    uint64_t started_us, stop_deadline_us, fleet_stopped_us;
     enum err failure;
     char failure_text[ERR_TEXT_BYTES];
 };

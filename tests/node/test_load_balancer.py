@@ -80,8 +80,8 @@ class Load(threading.Thread):
 
 @pytest.mark.skipif(not shutil.which(HAPROXY), reason="haproxy is not installed")
 def test_a_node_is_drained_stopped_and_started_without_a_failed_request(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
+    (tmp_path / "a").mkdir(mode=0o700)
+    (tmp_path / "b").mkdir(mode=0o700)
     with Node(tmp_path / "a", workers=1, port=free_port()) as a, \
             Node(tmp_path / "b", workers=1, port=free_port()) as b:
         port, stats = free_port(), tmp_path / "stats.sock"
