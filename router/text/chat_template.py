@@ -193,6 +193,11 @@ def join_filter(eval_ctx, value, d=None, attribute=None):
     return separator.join([finalize(item) for item in value])
 
 
+def safe_filter(value):
+    """Nothing is escaped here, so that safe text is the text itself."""
+    return value if isinstance(value, Text) else jinja2.filters.Markup(value)
+
+
 def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
     return json.dumps(
         x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
@@ -274,6 +279,7 @@ class MarkingEnvironment(PlainEnvironment):
         super().__init__()
         self.finalize = finalize
         self.filters["join"] = join_filter
+        self.filters["safe"] = safe_filter
 
     def strftime_now(self, format):
         # a format that is wholly the template's gives text that is wholly the template's
@@ -344,6 +350,8 @@ def byte_spans(text):
 
 
 def shorten(message):
+    """As bytes for C: cut between characters, without NUL."""
+    message = message.replace("\0", " ")
     return message.encode("utf-8", "replace")[:MESSAGE_BYTES].decode("utf-8", "ignore").encode()
 
 
