@@ -122,12 +122,18 @@ static void run_quant_tile(const struct matmul_job *job, matmul_quant_fn *kernel
                                    .n_blocks = m->n_blocks,
                                    .n_outputs = min_u32(m->lanes, m->n_out - first_output),
                                    .y_stride = job->y_stride};
+    const uint32_t n_tiled = m->has_amx ? (end - begin) / MATMUL_GROUP : 0;
     for (uint32_t r = begin; r < end; r += MATMUL_GROUP) {
         p.q = job->in.quants + (size_t)r * m->n_blocks * MATMUL_BLOCK;
         p.meta = job->in.meta + (size_t)r * m->n_blocks;
         p.n_rows = min_u32(MATMUL_GROUP, end - r);
         p.y = job->y + r * job->y_stride + first_output;
-        kernel(m->type, &p);
+        if (n_tiled && r == begin) {
+            matmul_amx_quant(m->type, &p, n_tiled);
+            r += (n_tiled - 1) * MATMUL_GROUP;
+        } else {
+            kernel(m->type, &p);
+        }
     }
 }
 
@@ -135,9 +141,14 @@ static void run_quant(const struct matmul_job *job, matmul_quant_fn *kernel)
 {
     const struct matmul_weight *m = job->m;
     const uint32_t strip = rows_of_strip(m->n_blocks * (MATMUL_BLOCK + sizeof(struct matmul_meta)));
+    const bool is_tiled = m->has_amx && job->in.n_rows >= MATMUL_GROUP;
+    if (is_tiled)
+        matmul_amx_begin();
     for (uint32_t r = 0; r < job->in.n_rows; r += strip)
         for (uint32_t o = job->out_begin; o < job->out_end; o += m->lanes)
             run_quant_tile(job, kernel, o / m->lanes, r, min_u32(r + strip, job->in.n_rows));
+    if (is_tiled)
+        matmul_amx_end();
 }
 
 static void run_float(const struct matmul_job *job, matmul_float_fn *kernel)

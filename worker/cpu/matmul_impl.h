@@ -24,6 +24,7 @@ enum { MATMUL_BLOCK = 32, MATMUL_GROUP = 16 };
 struct matmul_weight {
     enum cpu_isa isa;
     enum tensor_type type;
+    bool has_amx; /* whole groups of rows go to the tile unit */
     uint32_t n_out, n_in;
     uint32_t lanes;
     uint32_t n_blocks;               /* of 32 values along n_in; 0 for float types */
@@ -97,6 +98,14 @@ void matmul_avx512_quantise(const float *x, size_t n_blocks, int8_t *q, struct m
                             size_t step);
 void matmul_avx512_quant(enum tensor_type type, const struct matmul_quant_piece *p);
 void matmul_avx512_float(enum tensor_type type, const struct matmul_float_piece *p);
+
+/* The tile unit beside the AVX-512 path, same bits. request: asks the kernel for it, once a process
+ * or more often; false where there is none. begin and end: around the calls of one thread.
+ * quant: n_groups whole groups, the piece naming the first. */
+bool matmul_amx_request(void);
+void matmul_amx_begin(void);
+void matmul_amx_end(void);
+void matmul_amx_quant(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t n_groups);
 
 void matmul_avx2_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
                           size_t step);

@@ -112,6 +112,7 @@ enum err matmul_weight_new(enum cpu_isa isa, enum tensor_type type, const void *
             goto fail;
         m->data = m->owned;
         repack(m, w, m->owned);
+        m->has_amx = isa == CPU_ISA_AVX512 && m->n_blocks && matmul_amx_request();
     }
     *out = m;
     return OK;
