@@ -160,6 +160,18 @@ $(FUZZ): $(BUILD)/fuzz/%: tests/fuzz/%.c $(BUILD)/fuzz/fuzz.a
 	@echo "  LD  $@"
 	$(Q)clang $(FUZZ_FLAGS) -fsanitize=fuzzer $(EXT_CFLAGS) $< $(BUILD)/fuzz/fuzz.a $(LIBS_router) -o $@
 
+# valid files for the fuzzers to bend: written by a program, into the folders that run_tests.py reads
+FUZZ_SEEDS := $(BUILD)/fuzz/seeds/fuzz_gguf $(BUILD)/fuzz/seeds/fuzz_config
+$(BUILD)/fuzz/seed_gguf: $(BUILD)/obj/tests/fuzz/seed_gguf.o \
+    $(BUILD)/obj/tests/unit/config/support_gguf_writer.o $(call libs,$(COMMON))
+	@mkdir -p $(@D)
+	@echo "  LD  $@"
+	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(LIBS_ipc) $(LIBS_base) -o $@
+.PHONY: fuzz-built
+fuzz-built: $(FUZZ) $(BUILD)/fuzz/seed_gguf
+	@mkdir -p $(FUZZ_SEEDS)
+	@$(BUILD)/fuzz/seed_gguf $(FUZZ_SEEDS)
+
 # --- what people type -------------------------------------------------------------------------------
 setup:
 	@ops/setup.sh all
@@ -195,7 +207,7 @@ tsan: setup ## node tests over router and workers built with ThreadSanitizer
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (10)
 	@ops/setup.sh build
-	@$(MAKE) --no-print-directory -j2 $(FUZZ)
+	@$(MAKE) --no-print-directory -j2 fuzz-built
 	@ops/run_tests.py --build $(BUILD) --fuzz $(FUZZ_SECONDS) $(FUZZ)
 
 bench: setup ## speed of this machine: decode, prefill, time to first token

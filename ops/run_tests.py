@@ -52,7 +52,7 @@ def node_tests(folder, env):
 def fuzz(program, env, seconds, build):
     name = pathlib.Path(program).name
     corpus = build / "corpus" / name
-    seeds = ROOT / "tests/fuzz/seeds" / name
+    seeds = build / "fuzz/seeds" / name
     corpus.mkdir(parents=True, exist_ok=True)
     command = [program, str(corpus)] + ([str(seeds)] if seeds.is_dir() else [])
     code, output = run(command + [f"-max_total_time={seconds}", "-rss_limit_mb=2048", "-timeout=10",
