@@ -1,5 +1,6 @@
 /* Can any bytes hurt the message decoder? Beyond crashes: what it accepts must be encodable, and
- * decode again to the same bytes; what it refuses must say why; memory must stay in proportion. */
+ * decode again to the same bytes; what it refuses must say why; memory must stay in proportion.
+ * Seeds: the messages of tests/unit/ipc/test_message_decode.c, packed by the Python there. */
 #include "ipc/message.h"
 
 #include <stdint.h>
