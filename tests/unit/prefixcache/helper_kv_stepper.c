@@ -18,6 +18,11 @@
 #include <unistd.h>
 
 enum { BLOCK = 16, N_BLOCKS = 6, BYTES = 64, LENGTH = 5, SAMPLE = 211 };
+#ifdef __SANITIZE_ADDRESS__
+enum { EVERY = 16 }; /* instrumented code has many more instructions, and judging is slow */
+#else
+enum { EVERY = 1 };
+#endif
 enum { OWNER_DIED = 0x40000000, WAITERS = (int)0x80000000 }; /* futex(2), robust futexes */
 
 struct stage {
@@ -25,10 +30,12 @@ struct stage {
     struct kv_store *copy;   /* where deaths are recovered */
     struct kv_store *second; /* where deaths of the rebuilder are */
     struct kv_geometry g;
-    uint32_t tokens[2][LENGTH * BLOCK]; /* two chains with a common first block */
-    struct block_key keys[2][LENGTH];
+    struct block_key root;
+    /* two chains with a common first block, and one to leave stale rows behind */
+    uint32_t tokens[3][LENGTH * BLOCK];
+    struct block_key keys[3][LENGTH];
     uint32_t blocks[LENGTH];
-    uint32_t n_held, n_deaths, n_rebuild_deaths, n_published;
+    uint32_t n_held, n_steps, n_deaths, n_rebuild_deaths;
 };
 
 static _Noreturn void die(const char *what, const char *why)
@@ -109,6 +116,24 @@ static void open_lease(struct stage *st)
         die("lease", "none free");
 }
 
+/* Every row has been another block before, the first lease that of a process which lives on: what
+ * is left of them must not be taken for the new ones. */
+static void leave_stale_rows(struct stage *st)
+{
+    uint32_t all[N_BLOCKS];
+    if (kv_store_lease_open(st->s, process_self(), 0, NULL) != OK)
+        die("lease", "none free");
+    take(st, LENGTH);
+    for (uint32_t i = 0; i < LENGTH; i++)
+        publish(st, 2, i);
+    kv_store_release(st->s, st->blocks, LENGTH);
+    if (kv_store_reserve(st->s, N_BLOCKS, all, NULL) != OK)
+        die("reserve", "no room");
+    kv_store_release(st->s, all, N_BLOCKS);
+    kv_store_lease_close(st->s);
+    st->n_held = 0;
+}
+
 /* Chain 0 published and released: 3 cached blocks of 6. */
 static void cache_chain(struct stage *st)
 {
@@ -158,6 +183,11 @@ static void op_fork(struct stage *st)
 static void op_release(struct stage *st)
 {
     kv_store_release(st->s, st->blocks, st->n_held);
+}
+
+static void op_release_tail(struct stage *st)
+{
+    kv_store_release(st->s, st->blocks + 2, 1); /* the last of its chain, its parents held */
 }
 
 static void op_close(struct stage *st)
@@ -259,13 +289,42 @@ static void verify_bytes(struct stage *st, struct kv_store *s, const char *op)
     }
 }
 
+static uint32_t count_ready(const struct kv_view *v)
+{
+    uint32_t n = 0;
+    for (uint32_t b = 0; b < N_BLOCKS; b++)
+        n += kv_row_state(&v->rows[b]) == KV_ROW_READY;
+    return n;
+}
+
+/* A ready row's key is the hash of its parent's key and its own tokens. */
+static void verify_keys(const struct stage *st, const struct kv_view *v, const char *op)
+{
+    for (uint32_t b = 0; b < N_BLOCKS; b++) {
+        const struct kv_row *r = &v->rows[b];
+        struct block_key key;
+        if (kv_row_state(r) != KV_ROW_READY)
+            continue;
+        prefix_hash_chain(r->parent == KV_BLOCK_NONE ? &st->root : &v->rows[r->parent].key,
+                          kv_tokens(v, b), BLOCK, BLOCK, &key);
+        if (memcmp(&key, &r->key, sizeof key) != 0)
+            die(op, "a ready row's key is not that of its tokens");
+    }
+}
+
 /* s: a copy whose lock's owner is dead. */
 static void recover(struct stage *st, struct kv_store *s, const char *op)
 {
     struct kv_store_stats before, after;
+    struct kv_view v;
+    kv_layout_view(&st->g, base_of(st, s), &v);
+    uint32_t n_ready = count_ready(&v);
     kv_store_get_stats(s, &before);
     if (before.n_rebuilds == 0)
         die(op, "the store did not notice the death");
+    if (before.n_ready != n_ready)
+        die(op, "the rebuild dropped a ready row");
+    verify_keys(st, &v, op);
     check(s, op, "after the death");
     (void)kv_store_reap(s);
     check(s, op, "after reaping");
@@ -335,6 +394,8 @@ static void single_step(struct stage *st, void (*op)(struct stage *), const char
 
 static void on_rebuild_step(struct stage *st, const char *name)
 {
+    if (st->n_steps++ % EVERY != 0)
+        return;
     st->n_rebuild_deaths++;
     copy_store(st, st->second, st->s);
     declare_dead(st, st->second);
@@ -343,6 +404,8 @@ static void on_rebuild_step(struct stage *st, const char *name)
 
 static void on_step(struct stage *st, const char *name)
 {
+    if (st->n_steps++ % EVERY != 0)
+        return;
     st->n_deaths++;
     copy_store(st, st->copy, st->s);
     declare_dead(st, st->copy);
@@ -363,11 +426,11 @@ static void init_stage(struct stage *st)
         .block_size = BLOCK, .n_blocks = N_BLOCKS, .max_leases = 3, .block_bytes = BYTES};
     if (kv_layout_compute(&st->g, NULL) != OK)
         die("layout", "refused");
-    struct block_key root = {{9}};
-    for (uint32_t c = 0; c < 2; c++) {
+    st->root = (struct block_key){{9}};
+    for (uint32_t c = 0; c < 3; c++) {
         for (uint32_t i = 0; i < LENGTH * BLOCK; i++)
-            st->tokens[c][i] = i < BLOCK ? i : i + 1000 * c;
-        prefix_hash_chain(&root, st->tokens[c], LENGTH * BLOCK, BLOCK, st->keys[c]);
+            st->tokens[c][i] = i < BLOCK && c < 2 ? i : i + 1000 * c;
+        prefix_hash_chain(&st->root, st->tokens[c], LENGTH * BLOCK, BLOCK, st->keys[c]);
     }
     st->copy = new_store();
     st->second = new_store();
@@ -379,11 +442,17 @@ int main(void)
         const char *name;
         void (*prepare)(struct stage *), (*op)(struct stage *);
     } cases[] = {
-        {"lease open", from_nothing, op_open},  {"reserve", from_lease, op_reserve},
-        {"publish", from_filling, op_publish},  {"acquire", from_cached, op_acquire},
-        {"evict", from_cached, op_evict},       {"publish a twin", from_twin, op_twin},
-        {"publish a fork", from_fork, op_fork}, {"release", from_held, op_release},
-        {"lease close", from_held, op_close},   {"reap", from_orphans, op_reap},
+        {"lease open", from_nothing, op_open},
+        {"reserve", from_lease, op_reserve},
+        {"publish", from_filling, op_publish},
+        {"acquire", from_cached, op_acquire},
+        {"evict", from_cached, op_evict},
+        {"publish a twin", from_twin, op_twin},
+        {"publish a fork", from_fork, op_fork},
+        {"release", from_held, op_release},
+        {"release a tail", from_held, op_release_tail},
+        {"lease close", from_held, op_close},
+        {"reap", from_orphans, op_reap},
     };
     struct stage st = {0};
     init_stage(&st);
@@ -391,12 +460,15 @@ int main(void)
         uint32_t n = st.n_deaths;
         st.n_held = 0;
         st.s = new_store();
+        leave_stale_rows(&st);
         cases[i].prepare(&st);
         single_step(&st, cases[i].op, cases[i].name, on_step);
         if (st.n_deaths == n)
             die(cases[i].name, "never held the lock");
         kv_store_detach(st.s);
     }
+    kv_store_detach(st.copy);
+    kv_store_detach(st.second);
     printf("helper_kv_stepper: %u deaths of a lock holder, %u of a rebuilder\n", st.n_deaths,
            st.n_rebuild_deaths);
     return st.n_rebuild_deaths > 0 ? 0 : 1;

@@ -7,9 +7,11 @@
  * bytes. */
 #include "prefixcache/kv_store.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 enum { BLOCK = 16, LENGTH = 10, N_RUNNING = 3 };
 
@@ -116,6 +118,7 @@ int main(int argc, char **argv)
     struct walker w = {0};
     if (argc < 3)
         return 2;
+    (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves no walker behind */
     f.bytes[31] = 0xa5;
     w.random = strtoull(argv[2], NULL, 10);
     uint64_t n_steps = argc > 3 ? strtoull(argv[3], NULL, 10) : 0;

@@ -151,3 +151,49 @@ Test(kv_evict, looking_on_marks_nothing)
     cr_expect_eq(support_match(p.a, &d, 2), 2);
     support_pair_free(&p);
 }
+
+Test(kv_evict, of_tails_used_at_the_same_time_the_deepest_goes_first)
+{
+    struct store_pair p = support_pair(7, 3);
+    struct chain c, d;
+    uint32_t b[5], e[3];
+    support_chain(&c, 1, 1, 2);
+    support_chain(&d, 1, 1, 3);
+    kv_store_lease_close(p.b);
+    cr_assert_eq(kv_store_lease_open(p.b, support_dead_process(), 1, NULL), OK);
+    support_publish(p.b, &c, 0, 5, b); /* all inherit the stem's use, none is released */
+    e[0] = b[0];
+    support_publish(p.b, &d, 1, 3, e);
+    cr_assert_eq(kv_store_reap(p.a), 1);
+    press(p.a, 2);
+    cr_expect_eq(support_match(p.a, &c, 5), 3); /* depths 4 and 3 */
+    cr_expect_eq(support_match(p.a, &d, 3), 3);
+    kv_store_detach(p.b);
+    kv_store_lease_close(p.a);
+    kv_store_detach(p.a);
+}
+
+Test(kv_evict, the_heap_keeps_its_order_whichever_block_leaves_it)
+{
+    enum { N = 63, N_HELD = 20, N_ROUNDS = 60 };
+    struct store_pair p = support_pair(N, 2);
+    struct chain *c = calloc(N, sizeof *c);
+    uint32_t held[N_HELD], b[1], random = 7;
+    cr_assert(c);
+    for (uint32_t i = 0; i < N; i++) {
+        support_chain(&c[i], i, 64, 0);
+        support_cache(p.a, &c[i], 1, b);
+    }
+    for (uint32_t round = 0; round < N_ROUNDS; round++) {
+        for (uint32_t i = 0; i < N_HELD; i++) {
+            random = random * 1664525u + 1013904223u; /* Numerical Recipes' constants */
+            cr_assert_eq(support_acquire(p.a, &c[(random >> 16) % N], 1, &held[i]), 1);
+        }
+        for (uint32_t i = 0; i < N_HELD; i++) {
+            kv_store_release(p.a, &held[i], 1);
+            support_check(p.a);
+        }
+    }
+    free(c);
+    support_pair_free(&p);
+}
