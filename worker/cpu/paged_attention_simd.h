@@ -13,7 +13,10 @@
 
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-enum { STEP = PAGED_ATTENTION_STEP };
+enum {
+    STEP = PAGED_ATTENTION_STEP,
+    AHEAD = 1, /* steps between asking for keys and using them */
+};
 
 /* The job's scratch, taken apart; query i = row * n_queries + g. */
 struct attention_tiles {
@@ -58,14 +61,18 @@ static inline void start_queries(const struct paged_attention *a, const struct a
     }
 }
 
+ALWAYS_INLINE size_t each_bytes(enum tensor_type format)
+{
+    return format == TENSOR_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
 /* n <= 16 values of a stored row, zeros behind them. */
 ALWAYS_INLINE struct v16 load_stored(enum tensor_type format, const unsigned char *p, uint32_t n)
 {
     unsigned char part[64];
     if (n < 16) {
-        const size_t each = format == TENSOR_F32 ? sizeof(float) : sizeof(uint16_t);
         memset(part, 0, sizeof part);
-        memcpy(part, p, n * each);
+        memcpy(part, p, n * each_bytes(format));
         p = part;
     }
     if (format == TENSOR_F16)
@@ -77,25 +84,63 @@ ALWAYS_INLINE struct v16 load_stored(enum tensor_type format, const unsigned cha
     return v16_load(wide);
 }
 
-/* Keys first .. first + n - 1 into the tiles, zeros for the rest of the step. */
-ALWAYS_INLINE void load_step(const struct paged_attention *a, const struct attention_tiles *t,
-                             enum tensor_type format, uint32_t first, uint32_t n)
-{
+/* Where the keys and values of a step stand. */
+struct step_rows {
     const unsigned char *k[STEP], *v[STEP];
-    const size_t each = format == TENSOR_F32 ? sizeof(float) : sizeof(uint16_t);
-    for (uint32_t i = 0; i < n; i++) {
-        k[i] = paged_attention_slot(a, first + i, a->k_offset);
-        v[i] = k[i] - a->k_offset + a->v_offset;
+};
+
+static inline void find_rows(const struct paged_attention *a, uint32_t first, uint32_t n,
+                             struct step_rows *rows)
+{
+    const size_t row_bytes = a->head_dim * each_bytes(a->format);
+    if (a->block_size % STEP == 0) { /* a step lies within one block */
+        const unsigned char *k = paged_attention_slot(a, first, a->k_offset);
+        for (uint32_t i = 0; i < STEP; i++)
+            rows->k[i] = k + i * row_bytes;
+    } else {
+        for (uint32_t i = 0; i < n; i++)
+            rows->k[i] = paged_attention_slot(a, first + i, a->k_offset);
+        for (uint32_t i = n; i < STEP; i++)
+            rows->k[i] = rows->k[0];
     }
+    for (uint32_t i = 0; i < STEP; i++)
+        rows->v[i] = rows->k[i] + (a->v_offset - a->k_offset);
+}
+
+/* A step's rows are far from the last one's: the processor does not guess them by itself. */
+static inline void prefetch_rows(const struct paged_attention *a, const struct step_rows *rows)
+{
+    const size_t row_bytes = a->head_dim * each_bytes(a->format);
+    for (uint32_t i = 0; i < STEP; i++) {
+        for (size_t at = 0; at < row_bytes; at += 64) {
+            _mm_prefetch((const char *)rows->k[i] + at, _MM_HINT_T0);
+            _mm_prefetch((const char *)rows->v[i] + at, _MM_HINT_T0);
+        }
+    }
+}
+
+/* The step's first n keys into the tiles, zeros for the rest of it. */
+ALWAYS_INLINE void load_step(const struct paged_attention *a, const struct attention_tiles *t,
+                             enum tensor_type format, const struct step_rows *rows, uint32_t n)
+{
+    const size_t each = each_bytes(format);
     const struct v16 zero = v16_set1(0.0f);
     for (uint32_t d = 0; d < t->padded; d += 16) {
         const uint32_t left = a->head_dim - d < 16 ? a->head_dim - d : 16;
         struct v16 row[STEP];
-        for (uint32_t i = 0; i < STEP; i++)
-            row[i] = i < n ? load_stored(format, k[i] + d * each, left) : zero;
-        v16_transpose(row, t->k + (size_t)d * STEP);
+        if (n == STEP && left == 16) { /* nearly always: the rows stay in registers */
+#pragma GCC unroll 16
+            for (uint32_t i = 0; i < STEP; i++)
+                row[i] = load_stored(format, rows->k[i] + d * each, 16);
+            v16_transpose(row, t->k + (size_t)d * STEP);
+        } else {
+            for (uint32_t i = 0; i < STEP; i++)
+                row[i] = i < n ? load_stored(format, rows->k[i] + d * each, left) : zero;
+            v16_transpose(row, t->k + (size_t)d * STEP);
+        }
         for (uint32_t i = 0; i < n; i++)
-            v16_store(t->v + (size_t)i * t->padded + d, load_stored(format, v[i] + d * each, left));
+            v16_store(t->v + (size_t)i * t->padded + d,
+                      load_stored(format, rows->v[i] + d * each, left));
     }
 }
 
@@ -217,6 +262,25 @@ static inline void finish_queries(const struct paged_attention *a, const struct 
     }
 }
 
+static void load_format(const struct paged_attention *a, const struct attention_tiles *t,
+                        const struct step_rows *rows, uint32_t n)
+{
+    switch (a->format) {
+    case TENSOR_F16:
+        load_step(a, t, TENSOR_F16, rows, n);
+        break;
+    case TENSOR_BF16:
+        load_step(a, t, TENSOR_BF16, rows, n);
+        break;
+    case TENSOR_F32:
+    case TENSOR_Q4_0:
+    case TENSOR_Q4_1:
+    case TENSOR_Q8_0: /* no pool has these: refused at open */
+        load_step(a, t, TENSOR_F32, rows, n);
+        break;
+    }
+}
+
 static inline void simd_paged_attention(const struct paged_attention *a)
 {
     assert(a->head_dim <= 256 && a->n_rows <= PAGED_ATTENTION_ROWS);
@@ -225,20 +289,14 @@ static inline void simd_paged_attention(const struct paged_attention *a)
     const uint32_t end = a->position + a->n_rows; /* keys of the last row */
     for (uint32_t k = 0; k < end; k += STEP) {
         const uint32_t n = end - k < STEP ? end - k : STEP;
-        switch (a->format) {
-        case TENSOR_F16:
-            load_step(a, &t, TENSOR_F16, k, n);
-            break;
-        case TENSOR_BF16:
-            load_step(a, &t, TENSOR_BF16, k, n);
-            break;
-        case TENSOR_F32:
-        case TENSOR_Q4_0:
-        case TENSOR_Q4_1:
-        case TENSOR_Q8_0: /* no pool has these: refused at open */
-            load_step(a, &t, TENSOR_F32, k, n);
-            break;
+        struct step_rows rows;
+        if (end - k > AHEAD * STEP) {
+            const uint32_t left = end - k - AHEAD * STEP;
+            find_rows(a, k + AHEAD * STEP, left < STEP ? left : STEP, &rows);
+            prefetch_rows(a, &rows);
         }
+        find_rows(a, k, n, &rows);
+        load_format(a, &t, &rows, n);
         /* rows that end within the step see a part of it; later ones all */
         uint32_t r = k > a->position ? k - a->position : 0;
         for (; r < a->n_rows && a->position + r + 1 < k + STEP; r++)

@@ -134,16 +134,19 @@ static inline void v16_store_bf16(void *p, struct v16 a)
 static inline void v16_transpose(const struct v16 row[16], float *out)
 {
     __m512 t[16], u[16];
+#pragma GCC unroll 8
     for (int i = 0; i < 16; i += 2) {
         t[i] = _mm512_unpacklo_ps(row[i].v, row[i + 1].v);
         t[i + 1] = _mm512_unpackhi_ps(row[i].v, row[i + 1].v);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 16; i += 4) {
         u[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
         u[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
         u[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
         u[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
     }
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) { /* u[4g + i], part p: lanes 4p + i of rows 4g .. 4g + 3 */
         const __m512 a = _mm512_shuffle_f32x4(u[i], u[4 + i], 0x88);
         const __m512 b = _mm512_shuffle_f32x4(u[8 + i], u[12 + i], 0x88);
