@@ -31,7 +31,7 @@ enum { KV_BLOCK_NONE = UINT32_MAX, KV_LEASE_NONE = UINT32_MAX };
 struct kv_store_config {
     const char *name;    /* shared memory name */
     uint32_t block_size; /* tokens; 16 or 32 */
-    size_t block_bytes;  /* K and V of a block */
+    size_t block_bytes;  /* K and V of a block: a multiple of 64; 0 = keys only */
     uint32_t n_blocks;   /* >= 1 */
     uint32_t max_leases; /* processes at once; <= 1024 */
     struct fingerprint fingerprint;
@@ -54,7 +54,7 @@ struct kv_store_stats {
     bool has_huge_pages;
 };
 
-/* Creates the shared memory. Errors: IO (exists, no room). */
+/* Creates the shared memory. Errors: IO (exists, no room), LIMIT (a size out of range). */
 NODISCARD enum err kv_store_create(const struct kv_store_config *cfg, struct kv_store **out,
                                    struct err_info *ei);
 /* Maps an existing store and checks magic, version, sizes and fingerprint. Errors: GONE (none of
@@ -105,7 +105,7 @@ NODISCARD enum err kv_store_reserve(struct kv_store *s, uint32_t n, uint32_t *bl
  * ready block before it in the chain, pinned by us (KV_BLOCK_NONE for the first). If a ready block
  * with this key and these tokens exists already, ours is freed, that one is pinned and returned
  * instead; if one with this key but OTHER tokens exists (a collision), ours stays private and is
- * returned. */
+ * returned, and so are the blocks published below it. */
 uint32_t kv_store_publish(struct kv_store *s, uint32_t block, const struct block_key *key,
                           uint32_t parent, const uint32_t *tokens);
 /* Gives back blocks of one sequence, in chain order: unpins ready ones (marking them used now),
