@@ -145,6 +145,25 @@ static enum err open_template(const struct gguf *g, struct node_model *m, struct
     return rc;
 }
 
+/* Who reads keys of the file does not know its name. */
+static enum err add_path(enum err rc, const char *path, struct err_info *ei)
+{
+    struct err_info inner = *ei;
+    return err_set(ei, rc, "model: %s: %s", path, inner.text);
+}
+
+static enum err open_text(const struct gguf *g, const char *path, struct node_model *m,
+                          struct err_info *ei)
+{
+    enum err rc = tokenizer_new(g, &m->tokenizer, ei);
+    if (rc == OK && tokenizer_vocab_size(m->tokenizer) > m->shape.vocab_size)
+        rc = err_set(ei, ERR_PARSE, "%u tokens in the vocabulary, %u rows of embeddings",
+                     tokenizer_vocab_size(m->tokenizer), m->shape.vocab_size);
+    if (rc == OK)
+        rc = open_template(g, m, ei);
+    return rc == OK ? OK : add_path(rc, path, ei);
+}
+
 enum err node_model_open(struct node_config *config, struct node_model *out, struct err_info *ei)
 {
     struct gguf *g = NULL;
@@ -159,12 +178,7 @@ enum err node_model_open(struct node_config *config, struct node_model *out, str
     if (rc == OK)
         rc = resolve_name(config, ei);
     if (rc == OK)
-        rc = tokenizer_new(g, &out->tokenizer, ei);
-    if (rc == OK && tokenizer_vocab_size(out->tokenizer) > out->shape.vocab_size)
-        rc = err_set(ei, ERR_PARSE, "model: %s: %u tokens in the vocabulary, %u rows of embeddings",
-                     config->model, tokenizer_vocab_size(out->tokenizer), out->shape.vocab_size);
-    if (rc == OK)
-        rc = open_template(g, out, ei);
+        rc = open_text(g, config->model, out, ei);
     if (rc == OK)
         fingerprint_compute(&(struct fingerprint_input){.model = g,
                                                         .kv_format = config->kv.format,
