@@ -16,7 +16,7 @@ static void section_of(const struct node_config_key *k, char out[NODE_CONFIG_FLA
     out[n] = '\0';
 }
 
-static const char *placeholder(const struct node_config_key *k)
+static const char *value_name(const struct node_config_key *k)
 {
     switch (k->kind) {
     case NODE_CONFIG_TEXT:
@@ -65,7 +65,7 @@ char *node_config_help(void)
         char flag[NODE_CONFIG_FLAG_BYTES], allowed[128];
         node_config_keys_flag(&all[i], flag);
         node_config_values_describe(&all[i], allowed, sizeof allowed);
-        bytes_printf(&b, "  %s %s\n      %s\n      %s; default ", flag, placeholder(&all[i]),
+        bytes_printf(&b, "  %s %s\n      %s\n      %s; default ", flag, value_name(&all[i]),
                      all[i].help, allowed);
         append_default(&b, &all[i]);
         bytes_append_str(&b, "\n");
