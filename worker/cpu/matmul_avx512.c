@@ -38,8 +38,8 @@ INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
     const int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
     meta->d = is_tiny ? 0 : amax / 127.0f;
     meta->d_sum = meta->d * (float)sum;
-    meta->offset_q4 = (int32_t)(-8 * (uint32_t)sum);
-    meta->offset_q8 = (int32_t)(-128 * (uint32_t)sum);
+    meta->offset_q4 = (int32_t)(0u - 8u * (uint32_t)sum);
+    meta->offset_q8 = (int32_t)(0u - 128u * (uint32_t)sum);
 }
 
 void matmul_avx512_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
