@@ -137,6 +137,7 @@ static enum err load(struct walk *w, const char *text, size_t n)
     rc = walk_document(w);
     bool is_empty = !yaml_document_get_root_node(&document);
     yaml_document_delete(&document);
+    w->document = NULL;
     if (rc || is_empty)
         goto done;
     if (!yaml_parser_load(&parser, &second)) {

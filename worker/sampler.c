@@ -69,7 +69,8 @@ static double log_sum_exp(const float *logits, uint32_t n)
     double sum = 0;
     for (uint32_t i = 0; i < n; i++)
         sum += exp((double)logits[i] - (double)max);
-    return (double)max + log(sum);
+    /* n >= 1: the maximum alone adds exp(0) */
+    return (double)max + log(sum); /* cppcheck-suppress invalidFunctionArg */
 }
 
 /* The n_top best by insertion: n_top is small, and most logits fail the first comparison. */
@@ -114,7 +115,9 @@ static void set_logprobs(const struct sampler *s, const float *logits, int32_t n
  * reference's stable ascending sort read from its end. */
 static bool goes_before(const float *logits, uint32_t a, uint32_t b)
 {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a > b);
+    if (logits[a] > logits[b])
+        return true;
+    return a > b && logits[a] >= logits[b];
 }
 
 static void sift_down(uint32_t *heap, uint32_t n, uint32_t at, const float *logits)
