@@ -1,16 +1,20 @@
-/* Where does a node of this name keep its sockets? Names in, paths out, and one directory that only
- * we can enter. Invariant: every path that comes out fits a Unix socket address. Knows nothing of
- * what is bound there. */
+/* Where does a node of this name keep its sockets, and who may make and remove them? Names in,
+ * paths out, one directory that only we can enter, one lock a name. Invariant: every path that
+ * comes out fits a Unix socket address; a lock that was taken is of the file that bears the name.
+ * Knows nothing of what is bound there. */
 #include "ipc/runtime_dir.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { NAME_BYTES_MAX = 32, LONG_PATH_BYTES = 4096 };
+enum { NAME_BYTES_MAX = 32, LONG_PATH_BYTES = 4096, LOCK_RETRY_MS = 10 };
 
 static bool is_node_name(const char *s)
 {
@@ -66,6 +70,8 @@ enum err runtime_paths_fill(const char *dir, const char *name, struct runtime_pa
     if (rc)
         return rc;
     rc = join(place, name, ".zmq", data, ei);
+    if (!rc)
+        rc = join(place, name, ".lock", out->lock, ei);
     if (rc)
         return rc;
     memcpy(out->dir, place, n + 1); /* shorter than the paths that were just joined */
@@ -97,4 +103,38 @@ enum err runtime_dir_make(const struct runtime_paths *p, struct err_info *ei)
             "another with --runtime-dir",
             p->dir, (unsigned)st.st_mode & 07777);
     return OK;
+}
+
+/* Whoever released the lock has removed its file: a lock on a file without the name is worth
+ * nothing. */
+static bool bears_the_name(int fd, const char *path)
+{
+    struct stat ours, named;
+    return fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&
+           ours.st_dev == named.st_dev;
+}
+
+enum err runtime_lock_take(const struct runtime_paths *p, int wait_ms, int *fd, struct err_info *ei)
+{
+    for (int waited_ms = 0;; waited_ms += LOCK_RETRY_MS) {
+        *fd = open(p->lock, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (*fd < 0)
+            return err_set(ei, ERR_IO, "runtime directory: cannot open %s: %s", p->lock,
+                           strerror(errno));
+        bool is_ours = flock(*fd, LOCK_EX | LOCK_NB) == 0;
+        if (is_ours && bears_the_name(*fd, p->lock))
+            return OK;
+        close(*fd);
+        *fd = -1;
+        if (waited_ms >= wait_ms)
+            return err_set(ei, ERR_BUSY, "runtime directory: %s is held by another process",
+                           p->lock);
+        (void)poll(NULL, 0, LOCK_RETRY_MS);
+    }
+}
+
+void runtime_lock_release(const struct runtime_paths *p, int fd)
+{
+    (void)unlink(p->lock);
+    close(fd);
 }

@@ -14,16 +14,19 @@
 #include "router/spawn.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-enum { STOP_TICK_MS = 20, FLUSH_US = 1000 * 1000, MAX_LEASES_SPARE = 8 };
+enum {
+    STOP_TICK_MS = 20,
+    FLUSH_US = 1000 * 1000,
+    MAX_LEASES_SPARE = 8,
+    LOCK_WAIT_MS = 200, /* a worker that clears up after a dead router holds it for a moment */
+};
 
 /* --- stopping
  * ------------------------------------------------------------------------------------- */
@@ -219,16 +222,12 @@ static json_t *execute(void *ctx, const char *cmd, const json_t *args)
 /* One node a name: the lock lives as long as the router. */
 static enum err take_lock(struct node *n, struct err_info *ei)
 {
-    (void)snprintf(n->lock_path, sizeof n->lock_path, "%s/%s.lock", n->paths.dir, n->config->name);
-    n->lock_fd = open(n->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (n->lock_fd < 0)
-        return err_set(ei, ERR_IO, "node: cannot open %s: %s", n->lock_path, strerror(errno));
-    if (flock(n->lock_fd, LOCK_EX | LOCK_NB) == 0)
-        return OK;
-    close(n->lock_fd);
-    n->lock_fd = -1;
-    return err_set(ei, ERR_BUSY, "node: one named %s runs already (lock %s); choose another --name",
-                   n->config->name, n->lock_path);
+    struct err_info why = {0};
+    enum err rc = runtime_lock_take(&n->paths, LOCK_WAIT_MS, &n->lock_fd, &why);
+    if (rc == ERR_BUSY)
+        return err_set(ei, rc, "node: one named %s runs already (lock %s); choose another --name",
+                       n->config->name, n->paths.lock);
+    return rc == OK ? OK : err_set(ei, rc, "node: %s", why.text);
 }
 
 /* Adopts the store that a former router of this name left, if it is ours to use, else makes a new
@@ -413,9 +412,7 @@ void node_close(struct node *n)
     if (is_owner && had_store)
         kv_store_remove(n->paths.store);
     node_model_fini(&n->model);
-    if (is_owner) {
-        unlink(n->lock_path);
-        close(n->lock_fd);
-    }
+    if (is_owner)
+        runtime_lock_release(&n->paths, n->lock_fd);
     free(n);
 }

@@ -16,7 +16,6 @@ struct node {
     struct node_config *config; /* borrowed */
     struct node_model model;
     struct runtime_paths paths;
-    char lock_path[RUNTIME_PATH_BYTES + 8];
     int lock_fd;
     char worker_program[PATH_MAX];
     struct kv_store *store;

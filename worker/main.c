@@ -25,7 +25,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MAX_LEASES = 1024 };
+enum { MAX_LEASES = 1024, LOCK_WAIT_MS = 1000 };
 
 static volatile sig_atomic_t stop_signal;
 
@@ -174,9 +174,16 @@ static bool somebody_listens(const char *socket_path)
 }
 
 /* After the grace, our lease closed: no living process holds a lease and no router of this name
- * listens, so what bears the name belongs to nobody. */
+ * listens, so what bears the name belongs to nobody. Under the name's lock: a router that starts
+ * holds it before it listens, and may have adopted the store already. */
 static void clear_away_if_last(const struct worker *w)
 {
+    int lock_fd;
+    struct err_info ei = {0};
+    if (runtime_lock_take(&w->paths, LOCK_WAIT_MS, &lock_fd, &ei) != OK) {
+        log_info("not cleared up: %s", ei.text);
+        return;
+    }
     struct kv_lease_info *leases = calloc(MAX_LEASES, sizeof *leases);
     uint32_t n = leases ? kv_store_leases(w->store, leases, MAX_LEASES) : 0;
     bool is_last = leases && !somebody_listens(w->paths.control);
@@ -184,12 +191,13 @@ static void clear_away_if_last(const struct worker *w)
         if (process_is_alive(leases[i].owner))
             is_last = false;
     free(leases);
-    if (!is_last)
-        return;
-    log_info("no router came: the node's shared memory and sockets are removed");
-    kv_store_remove(w->paths.store);
-    (void)unlink(w->paths.control);
-    (void)unlink(w->paths.endpoint + strlen("ipc://"));
+    if (is_last) {
+        log_info("no router came: the node's shared memory and sockets are removed");
+        kv_store_remove(w->paths.store);
+        (void)unlink(w->paths.control);
+        (void)unlink(w->paths.endpoint + strlen("ipc://"));
+    }
+    runtime_lock_release(&w->paths, lock_fd);
 }
 
 static void close_worker(struct worker *w)

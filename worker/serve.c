@@ -46,11 +46,12 @@ static bool drop_void_sequences(struct serve *s)
     return true;
 }
 
-/* Waits while the router's queue is full, for as long as it lives. */
+/* Waits while the router's queue is full, for as long as it lives. What is said of sequences of a
+ * router that is gone is not for the next one, whose sequences have the same ids. */
 static void send_patiently(void *ctx, const struct message *m)
 {
     struct serve *s = ctx;
-    for (;;) {
+    while (router_link_generation(s->cfg->link) == s->generation) {
         struct err_info ei = {0};
         enum err rc = router_link_send(s->cfg->link, m, &ei);
         if (rc == OK)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 TestSuite(runtime_dir, .timeout = 5);
@@ -110,4 +111,51 @@ Test(runtime_dir, a_link_a_file_and_a_missing_parent_are_refused)
     rmdir(base);
     cr_assert_eq(runtime_dir_make(&p, &ei), ERR_IO);
     cr_assert_not_null(strstr(ei.text, dir), "%s", ei.text);
+}
+
+Test(runtime_dir, a_name_has_one_holder_who_leaves_no_file)
+{
+    char base[] = "/tmp/kvnode-rt-XXXXXX";
+    struct runtime_paths p;
+    struct err_info ei = {0};
+    int first, second;
+    cr_assert_not_null(mkdtemp(base));
+    cr_assert_eq(runtime_paths_fill(base, "n", &p, NULL), OK);
+    cr_assert_eq(runtime_lock_take(&p, 0, &first, &ei), OK, "%s", ei.text);
+    cr_assert_eq(runtime_lock_take(&p, 20, &second, &ei), ERR_BUSY);
+    cr_assert_not_null(strstr(ei.text, p.lock), "%s", ei.text);
+    runtime_lock_release(&p, first);
+    cr_assert_neq(access(p.lock, F_OK), 0);
+    cr_assert_eq(runtime_lock_take(&p, 0, &second, NULL), OK);
+    runtime_lock_release(&p, second);
+    cr_assert_eq(rmdir(base), 0);
+    cr_assert_eq(runtime_lock_take(&p, 20, &second, &ei), ERR_IO);
+}
+
+/* The holder removes the file and goes: whoever had opened it before must not take the lock of a
+ * file that nobody else finds any more. */
+Test(runtime_dir, a_lock_without_its_name_is_not_taken)
+{
+    char base[] = "/tmp/kvnode-rt-XXXXXX";
+    struct runtime_paths p;
+    struct stat ours, named;
+    int fd;
+    cr_assert_not_null(mkdtemp(base));
+    cr_assert_eq(runtime_paths_fill(base, "n", &p, NULL), OK);
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            int other;
+            if (runtime_lock_take(&p, 1000, &other, NULL) == OK)
+                runtime_lock_release(&p, other);
+            _exit(0);
+        }
+        cr_assert_eq(runtime_lock_take(&p, 1000, &fd, NULL), OK);
+        cr_assert_eq(fstat(fd, &ours), 0);
+        cr_assert_eq(stat(p.lock, &named), 0);
+        cr_assert_eq(ours.st_ino, named.st_ino);
+        runtime_lock_release(&p, fd);
+        cr_assert_eq(waitpid(child, NULL, 0), child);
+    }
+    cr_assert_eq(rmdir(base), 0);
 }
