@@ -12,11 +12,11 @@
 #include <unistd.h>
 
 struct stat_fields {
-    char state;
-    uint64_t start;
+    char state; /* of the first thread */
+    uint64_t n_threads, start;
 };
 
-enum { STAT_BYTES = 4096, FIELDS_FROM_STATE_TO_START = 19 };
+enum { STAT_BYTES = 4096, STATE_FIELD = 3, THREADS_FIELD = 20, START_FIELD = 22 };
 
 /* The second field, the command, is in parentheses and may itself hold spaces and parentheses: what
  * follows the last ')' is regular (proc(5)). */
@@ -27,11 +27,13 @@ static bool parse_stat(const char *text, struct stat_fields *out)
         return false;
     p += 2;
     out->state = *p;
-    for (int i = 0; i < FIELDS_FROM_STATE_TO_START; i++) {
+    for (int field = STATE_FIELD + 1; field <= START_FIELD; field++) {
         p = strchr(p, ' ');
         if (!p)
             return false;
         p++;
+        if (field == THREADS_FIELD)
+            out->n_threads = strtoull(p, NULL, 10);
     }
     char *end;
     errno = 0;
@@ -76,7 +78,8 @@ bool process_is_alive(struct process_id p)
         return false;
     if (p.start != 0 && p.start != f.start)
         return false;
-    return f.state != 'Z' && f.state != 'X' && f.state != 'x';
+    /* a first thread may be a zombie while others still run, and write to what they share */
+    return (f.state != 'Z' && f.state != 'X' && f.state != 'x') || f.n_threads > 1;
 }
 
 int process_open(struct process_id p)

@@ -5,8 +5,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +95,38 @@ Test(process, a_zombie_is_dead_and_a_reaped_one_has_no_start_time)
     waitpid(pid, NULL, 0);
     cr_assert_not(process_is_alive(p));
     cr_assert_eq(process_start_time(pid), 0);
+}
+
+static void *sleep_on(void *arg)
+{
+    pause();
+    return arg;
+}
+
+/* proc(5): the state is that of the first thread. What the others share they may still write. */
+Test(process, a_process_lives_until_its_last_thread_has_ended)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        pthread_t other;
+        if (pthread_create(&other, NULL, sleep_on, NULL) != 0)
+            _exit(1);
+        pthread_exit(NULL);
+    }
+    struct process_id p = {.pid = pid, .start = process_start_time(pid)};
+    char path[64], text[256] = "";
+    (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    while (!strstr(text, ") Z ")) {
+        int fd = open(path, O_RDONLY);
+        cr_assert_gt(read(fd, text, sizeof text - 1), 0);
+        close(fd);
+        cr_assert_eq(waitpid(pid, NULL, WNOHANG), 0);
+        usleep(1000);
+    }
+    cr_expect(process_is_alive(p));
+    kill(pid, SIGKILL);
+    waitpid(pid, NULL, 0);
+    cr_assert_not(process_is_alive(p));
 }
 
 Test(process, the_same_pid_with_another_start_time_is_another_process)
