@@ -4,6 +4,9 @@
 #include "router/api/prompt.h"
 
 #include "config/base/clock.h"
+#include "router/api/json_field.h"
+
+#include <jansson.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +41,43 @@ static enum err render(const struct api_config *cfg, const struct chat_template_
     return rc;
 }
 
+/* The messages with "" for each content that is null or absent; NULL when there is none, or no
+ * memory. The caller's. */
+static char *fill_contents(const char *messages_json)
+{
+    json_t *messages = json_loads(messages_json, JSON_ALLOW_NUL, NULL);
+    json_t *message;
+    size_t i;
+    bool is_changed = false;
+    json_array_foreach(messages, i, message)
+    {
+        if (!json_field(message, "content"))
+            is_changed |= json_object_set_new(message, "content", json_string("")) == 0;
+    }
+    char *out = is_changed ? json_dumps(messages, JSON_COMPACT) : NULL;
+    json_decref(messages);
+    return out;
+}
+
+/* As it is first, for templates may tell null from ""; one that fails on null, not by its own
+ * refusal, gets "", as in vLLM. */
+static enum err render_messages(const struct api_config *cfg, struct chat_template_request *req,
+                                struct bytes *text, struct text_span **spans, size_t *n_spans,
+                                struct err_info *ei)
+{
+    size_t n_room = *n_spans;
+    enum err rc = render(cfg, req, text, spans, n_spans, ei);
+    char *filled = rc == ERR_UNSUPPORTED ? fill_contents(req->messages_json) : NULL;
+    if (!filled)
+        return rc;
+    *n_spans = n_room;
+    req->messages_json = filled;
+    rc = render(cfg, req, text, spans, n_spans, ei);
+    req->messages_json = NULL;
+    free(filled);
+    return rc;
+}
+
 enum err prompt_from_messages(const struct api_config *cfg, const char *messages_json,
                               size_t n_strings, const struct prompt_options *opt,
                               struct token_ids *out, struct api_error *e)
@@ -53,7 +93,7 @@ enum err prompt_from_messages(const struct api_config *cfg, const char *messages
     struct text_span *spans = NULL;
     size_t n_spans = n_strings + 16;
     struct err_info ei = {{0}};
-    enum err rc = render(cfg, &req, &text, &spans, &n_spans, &ei);
+    enum err rc = render_messages(cfg, &req, &text, &spans, &n_spans, &ei);
     if (rc == OK)
         rc = tokenizer_encode_spans(
             cfg->tokenizer, text.size ? text.data : "", text.size, spans, n_spans,
