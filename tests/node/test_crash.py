@@ -181,7 +181,7 @@ def test_a_stopped_worker_is_a_hang_and_is_replaced(tmp_path, stalled_s):
         victim = node.worker_pids()[1]
         os.kill(victim, signal.SIGSTOP)
         wait_until(lambda: not alive(victim), timeout_s=20)
-        wait_until(lambda: node.status()["workers"][1]["state"] == "ready")
+        wait_until(lambda: node.status()["workers"][1]["state"] == "ready" and node.worker_pids()[1] != victim)
         assert complete(node, "hello again", worker=1, max_tokens=2)
 
 
