@@ -5,6 +5,7 @@
 #include "router/api/json_text.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,7 +27,8 @@ static const char *type_of(int status)
         return "rate_limit_error";
     if (status == 503)
         return "service_unavailable_error";
-    return status >= 500 ? "server_error" : "invalid_request_error";
+    bool is_ours = status >= 500 && status != 501 && status != 505; /* those: a client's wish */
+    return is_ours ? "server_error" : "invalid_request_error";
 }
 
 static void append_or_null(struct bytes *out, const char *s)

@@ -140,6 +140,8 @@ static int on_headers_complete(http_parser *p)
     c->is_keep_alive = http_should_keep_alive(p);
     if (p->http_major != 1)
         return http_parse_refuse(c, 505, NULL, "only HTTP/1.0 and HTTP/1.1 are served");
+    if (http_request_count_header(r, "host") > 1)
+        return http_parse_refuse(c, 400, NULL, "there is more than one Host header");
     uint32_t n_codings = http_request_count_header(r, "transfer-encoding");
     if (n_codings > 0) {
         if (p->http_minor == 0 || http_request_count_header(r, "content-length") > 0)

@@ -173,11 +173,23 @@ static void seal_id(struct http_request *r)
     http_request_draw_id(r);
 }
 
+/* RFC 9110 5.5: space around a value is no part of it. The parser skips what leads. */
+static void trim_values(struct http_request *r)
+{
+    for (size_t i = 0; i < n_headers(r); i++) {
+        char *value = r->head.data + span_at(r, i).value;
+        size_t n = strlen(value);
+        while (n > 0 && (value[n - 1] == ' ' || value[n - 1] == '\t'))
+            value[--n] = '\0';
+    }
+}
+
 enum err http_request_seal(struct http_request *r, struct err_info *ei)
 {
     bytes_append(&r->head, "", 1);
     if (r->head.failed || r->spans.failed || r->url.failed)
         return err_set(ei, ERR_NOMEM, "http: no memory");
+    trim_values(r);
     seal_id(r);
     for (size_t i = 0; i < n_headers(r); i++)
         if (!is_token(r->head.data + span_at(r, i).name))
