@@ -72,7 +72,7 @@ static const struct node_config_key keys[] = {
     {"kv.block_size", CHOICE(kv.block_size, "16", block_sizes), .help = "tokens of a block"},
     {"kv.format", CHOICE(kv.format, "f16", formats), .help = "number format of K and V"},
 
-    {"worker.orphan_grace_s", COUNT(worker.orphan_grace_s, "10", 0, 3600),
+    {"worker.orphan_grace_s", COUNT(worker.orphan_grace_s, "10", 1, 3600),
      .help = "seconds a worker waits for a new router when it lost its own"},
     {"worker.hang_timeout_s", COUNT(worker.hang_timeout_s, "60", 1, 3600),
      .help = "a step that lasts longer is a hang: the worker is killed"},

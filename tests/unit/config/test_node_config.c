@@ -214,6 +214,8 @@ Test(node_config, a_bad_flag_names_itself_its_value_and_what_is_allowed)
     expect_error(ARGS("--port="), ERR_PARSE, "--port: \"\"");
     expect_error(ARGS("--port", "-1"), ERR_PARSE, "--port: \"-1\"");
     expect_error(ARGS("--port", "4294967376"), ERR_LIMIT, "--port: \"4294967376\"");
+    /* without any grace a worker would leave before its router can welcome it */
+    expect_error(ARGS("--worker-orphan-grace-s", "0"), ERR_LIMIT, "must be 1 to 3600");
     expect_error(ARGS("--port"), ERR_PARSE, "--port: needs a value");
     expect_error(ARGS("--port", "--name", "x"), ERR_PARSE, "--port: needs a value");
     expect_error(ARGS("--isa", "sse"), ERR_PARSE, "--isa: \"sse\": must be one of auto, plain");
