@@ -204,6 +204,20 @@ fail:
     return rc;
 }
 
+uint64_t shm_size(const char *name)
+{
+    char path[NAME_MAX + 1];
+    struct stat st = {0};
+    if (make_path(name, path, NULL) != OK)
+        return 0;
+    int fd = shm_open(path, O_RDWR | O_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    bool is_ours = fstat(fd, &st) == 0 && st.st_uid == geteuid();
+    (void)close(fd);
+    return is_ours ? (uint64_t)st.st_blocks * 512 : 0;
+}
+
 void shm_close(struct shm *s)
 {
     if (s->data)

@@ -18,18 +18,25 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { MAX_CONNECTIONS = 32, IDLE_TIMEOUT_S = 300 };
+enum {
+    MAX_CONNECTIONS = 32,
+    IDLE_TIMEOUT_S = 300,
+    OUTPUT_BYTES_MAX = 4 * 1024 * 1024, /* of answers that a peer has not read */
+    ACCEPT_RETRY_US = 100 * 1000,
+};
 
 struct connection {
     struct connection *next, **link; /* in the control's list */
     struct control *control;
     struct bufferevent *bev;
+    bool is_peer_done; /* has shut its sending side: closed once its answers are out */
 };
 
 struct control {
     struct control_config cfg;
     char path[sizeof((struct sockaddr_un *)0)->sun_path];
     struct evconnlistener *listener;
+    struct event *accept_retry;
     struct connection *connections;
     int n_connections;
 };
@@ -63,6 +70,11 @@ static json_t *answer_line(struct control *ctl, const char *line, size_t n)
     return answer;
 }
 
+static size_t n_output(const struct connection *c)
+{
+    return evbuffer_get_length(bufferevent_get_output(c->bev));
+}
+
 static void on_read(struct bufferevent *bev, void *ctx)
 {
     struct connection *c = ctx;
@@ -70,6 +82,11 @@ static void on_read(struct bufferevent *bev, void *ctx)
     size_t n;
     char *line;
     while ((line = evbuffer_readln(in, &n, EVBUFFER_EOL_LF)) != NULL) {
+        if (n_output(c) > OUTPUT_BYTES_MAX) { /* asks and asks, and never reads */
+            free(line);
+            connection_free(c);
+            return;
+        }
         json_t *answer = answer_line(c->control, line, n);
         free(line);
         char *text = answer ? json_dumps(answer, JSON_COMPACT | JSON_PRESERVE_ORDER) : NULL;
@@ -86,10 +103,23 @@ static void on_read(struct bufferevent *bev, void *ctx)
         connection_free(c);
 }
 
+/* The output is empty. */
+static void on_write(struct bufferevent *bev, void *ctx)
+{
+    (void)bev;
+    struct connection *c = ctx;
+    if (c->is_peer_done)
+        connection_free(c);
+}
+
 static void on_event(struct bufferevent *bev, short what, void *ctx)
 {
-    (void)bev, (void)what;
-    connection_free(ctx);
+    (void)bev;
+    struct connection *c = ctx;
+    if ((what & BEV_EVENT_EOF) && n_output(c) > 0)
+        c->is_peer_done = true; /* on_write follows, or the idle timeout */
+    else
+        connection_free(c);
 }
 
 static bool is_allowed(evutil_socket_t fd)
@@ -122,9 +152,27 @@ static void on_accept(struct evconnlistener *listener, evutil_socket_t fd, struc
     ctl->connections = c;
     ctl->n_connections++;
     struct timeval idle = {.tv_sec = IDLE_TIMEOUT_S};
-    bufferevent_setcb(bev, on_read, NULL, on_event, c);
+    bufferevent_setcb(bev, on_read, on_write, on_event, c);
     bufferevent_set_timeouts(bev, &idle, &idle);
     bufferevent_enable(bev, EV_READ | EV_WRITE);
+}
+
+/* Without a descriptor to spare, the waiting peer would wake the loop again and again. */
+static void on_accept_error(struct evconnlistener *listener, void *ctx)
+{
+    struct control *ctl = ctx;
+    log_warn("control: cannot accept: %s; trying again in %d ms", strerror(errno),
+             ACCEPT_RETRY_US / 1000);
+    evconnlistener_disable(listener);
+    struct timeval tv = {.tv_usec = ACCEPT_RETRY_US};
+    (void)event_add(ctl->accept_retry, &tv);
+}
+
+static void on_accept_retry(evutil_socket_t fd, short what, void *ctx)
+{
+    (void)fd, (void)what;
+    struct control *ctl = ctx;
+    evconnlistener_enable(ctl->listener);
 }
 
 enum err control_open(const struct control_config *cfg, struct control **out, struct err_info *ei)
@@ -135,6 +183,11 @@ enum err control_open(const struct control_config *cfg, struct control **out, st
     struct control *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(ei, ERR_NOMEM, "control: no memory");
+    c->accept_retry = evtimer_new(cfg->base, on_accept_retry, c);
+    if (!c->accept_retry) {
+        free(c);
+        return err_set(ei, ERR_NOMEM, "control: no memory");
+    }
     c->cfg = *cfg;
     strcpy(c->path, cfg->path);
     strcpy(sun.sun_path, cfg->path);
@@ -147,9 +200,11 @@ enum err control_open(const struct control_config *cfg, struct control **out, st
     if (!c->listener) {
         enum err rc =
             err_set(ei, ERR_IO, "control: cannot listen on %s: %s", c->path, strerror(errno));
+        event_free(c->accept_retry);
         free(c);
         return rc;
     }
+    evconnlistener_set_error_cb(c->listener, on_accept_error);
     *out = c;
     return OK;
 }
@@ -161,6 +216,7 @@ void control_close(struct control *c)
     while (c->connections)
         connection_free(c->connections);
     evconnlistener_free(c->listener);
+    event_free(c->accept_retry);
     unlink(c->path);
     free(c);
 }

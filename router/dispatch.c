@@ -59,6 +59,7 @@ enum err dispatch_new(const struct dispatch_config *cfg, struct dispatch **out)
     if (!d)
         return ERR_NOMEM;
     d->cfg = *cfg;
+    d->last_id = cfg->id_base;
     d->n_workers = fleet_n_workers(cfg->fleet);
     d->workers = calloc(d->n_workers, sizeof *d->workers);
     d->candidates = calloc(d->n_workers, sizeof *d->candidates);
@@ -307,8 +308,6 @@ static bool retry(struct dispatch *d, struct flight *f, enum dispatch_failure *w
 static void rescue(struct dispatch *d, uint64_t id)
 {
     struct flight **p = find(d, id);
-    if (!*p)
-        return; /* a sink that failed before it cancelled this one */
     struct flight *f = *p;
     *p = f->next;
     count(d, f, -1);
@@ -324,20 +323,21 @@ static void rescue(struct dispatch *d, uint64_t id)
     sink.on_failed(sink.ctx, why, ERR_GONE, ei.text);
 }
 
+static struct flight *first_of(struct flight *f, uint32_t worker)
+{
+    while (f && f->worker != worker)
+        f = f->next;
+    return f;
+}
+
+/* Allocates nothing: no request may be forgotten. Each pass takes one flight off the worker, and
+ * none comes back, for it is not ready any more. */
 void dispatch_worker_lost(struct dispatch *d, uint32_t worker)
 {
-    uint32_t n = 0, n_lost = d->workers[worker].n_in_flight;
-    uint64_t *ids = calloc(n_lost ? n_lost : 1, sizeof *ids);
-    if (!ids) {
-        log_error("dispatch: no memory to rescue %u requests of worker %u", n_lost, worker);
-        return;
+    for (int i = 0; i < N_BUCKETS; i++) {
+        struct flight *f;
+        while ((f = first_of(d->buckets[i], worker)) != NULL)
+            rescue(d, f->id);
     }
-    for (int i = 0; i < N_BUCKETS; i++)
-        for (struct flight *f = d->buckets[i]; f; f = f->next)
-            if (f->worker == worker)
-                ids[n++] = f->id;
-    assert(n == n_lost);
-    for (uint32_t i = 0; i < n; i++)
-        rescue(d, ids[i]);
-    free(ids);
+    assert(d->workers[worker].n_in_flight == 0);
 }

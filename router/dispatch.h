@@ -63,6 +63,8 @@ struct dispatch_config {
     struct metrics *metrics;
     struct fingerprint fingerprint;
     uint32_t max_waiting; /* dispatched but not admitted, in the whole node */
+    uint64_t id_base;     /* ids count up from here: another one in each life of the router, so that
+                             an adopted worker's last words for its predecessor fit no request */
 };
 
 NODISCARD enum err dispatch_new(const struct dispatch_config *cfg, struct dispatch **out);

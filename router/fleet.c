@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ enum {
     BACKOFF_FIRST_US = 100 * 1000,
     BACKOFF_MOST_US = 10 * 1000 * 1000,
     HOPELESS_DEATHS = 3,
+    MAX_LEASES = 1024, /* kv_store_config.max_leases at most */
 };
 
 struct slot {
@@ -31,6 +33,7 @@ struct slot {
     struct fleet *fleet;
     struct event *death; /* pidfd readable */
     int pidfd;
+    bool is_killed;          /* by us; its death is awaited */
     bool was_ready;          /* this process said HELLO */
     uint32_t n_early_deaths; /* in a row, before HELLO */
     uint64_t start_at_us;    /* when DOWN: not before */
@@ -76,7 +79,7 @@ static void forget_process(struct slot *s)
         close(s->pidfd);
     s->death = NULL;
     s->pidfd = -1;
-    s->was_ready = false;
+    s->was_ready = s->is_killed = false;
     s->w.process = (struct process_id){0};
     s->w.lease = KV_LEASE_NONE;
     s->w.state = FLEET_DOWN;
@@ -136,20 +139,22 @@ static void start_worker(struct slot *s, uint64_t now_us)
         s->w.started_us = s->w.heard_us = now_us;
         return;
     }
-    /* it may have died between start and watch: collect it, and try again later */
-    log_error("%s", rc == OK ? "fleet: a worker died at once" : ei.text);
-    if (pid > 0)
+    /* dead already, or there is no descriptor to watch it with: collect it, try again later */
+    log_error("%s", rc == OK ? "fleet: a worker died at once or cannot be watched" : ei.text);
+    if (rc == OK) {
+        kill(pid, SIGKILL); /* our child and not waited for: the pid is still its own */
         waitpid(pid, NULL, 0);
+    }
     s->n_early_deaths++;
     back_off(s, now_us);
 }
 
 void fleet_start(struct fleet *f)
 {
-    struct kv_lease_info leases[64];
+    struct kv_lease_info leases[MAX_LEASES];
     uint64_t now_us = clock_now_us();
     kv_store_reap(f->cfg.store);
-    uint32_t n = kv_store_leases(f->cfg.store, leases, 64);
+    uint32_t n = kv_store_leases(f->cfg.store, leases, MAX_LEASES);
     for (uint32_t i = 0; i < n; i++) {
         if (leases[i].tag >= f->n || f->slots[leases[i].tag].w.state != FLEET_DOWN)
             continue;
@@ -226,13 +231,20 @@ static void on_death(evutil_socket_t fd, short what, void *ctx)
         start_worker(s, now_us);
 }
 
+/* By the pidfd: an adopted worker's pid may be another process's by now. */
+static void send_signal(const struct slot *s, int signal_number)
+{
+    if (s->pidfd >= 0)
+        (void)syscall(SYS_pidfd_send_signal, s->pidfd, signal_number, NULL, 0);
+}
+
 static void kill_worker(struct slot *s, const char *why)
 {
+    if (s->is_killed)
+        return;
     log_error("fleet: worker %u (pid %d) %s: killed", s->w.index, s->w.process.pid, why);
-    if (process_is_alive(s->w.process))
-        kill(s->w.process.pid, SIGKILL);
-    /* the rest follows when the pidfd says so */
-    s->w.heard_us = clock_now_us();
+    send_signal(s, SIGKILL);
+    s->is_killed = true; /* the rest follows when the pidfd says so */
 }
 
 static void check_slot(struct slot *s, uint64_t now_us)
@@ -258,7 +270,8 @@ static void check_slot(struct slot *s, uint64_t now_us)
             kill_worker(s, "was silent for worker.hang_timeout_s");
         break;
     case FLEET_STOPPING:
-        if (now_us - s->fleet->stop_us > STOP_TIMEOUT_US && silent_us > STOP_TIMEOUT_US)
+        /* however much it talks: STOP may not have reached it */
+        if (now_us - s->fleet->stop_us > STOP_TIMEOUT_US)
             kill_worker(s, "did not stop when told");
         break;
     }
@@ -295,10 +308,21 @@ void fleet_stop(struct fleet *f)
         if (s->w.state == FLEET_READY)
             tell_to_stop(f, (struct channel_peer){s->w.index, s->w.process.pid});
         else
-            kill(s->w.process.pid, SIGTERM);
+            send_signal(s, SIGTERM);
         s->w.state = FLEET_STOPPING;
-        s->w.heard_us = f->stop_us;
     }
+}
+
+/* An orphan may still map a store that was replaced under the same name: what it caches there would
+ * be seen by nobody, and its lease number is another's here. */
+static bool is_of_our_store(const struct fleet *f, const struct message_hello *m)
+{
+    struct kv_lease_info leases[MAX_LEASES];
+    uint32_t n = kv_store_leases(f->cfg.store, leases, MAX_LEASES);
+    for (uint32_t i = 0; i < n; i++)
+        if (leases[i].lease == m->lease)
+            return leases[i].owner.pid == m->pid && leases[i].owner.start == m->pid_start;
+    return false;
 }
 
 /* Why this HELLO is refused, or NULL. */
@@ -314,6 +338,8 @@ static const char *refusal(const struct fleet *f, struct channel_peer from,
     const struct slot *s = &f->slots[m->worker];
     if (s->w.state != FLEET_DOWN && s->w.process.pid != m->pid)
         return "another process serves as this worker";
+    if (!is_of_our_store(f, m))
+        return "it has no lease in this node's store";
     return NULL;
 }
 
@@ -327,8 +353,12 @@ void fleet_on_hello(struct fleet *f, struct channel_peer from, const struct mess
     }
     struct slot *s = &f->slots[m->worker];
     struct process_id p = {.pid = m->pid, .start = m->pid_start};
-    if (s->w.state == FLEET_DOWN && !watch(s, p))
-        return; /* gone again */
+    if (s->w.state == FLEET_DOWN) {
+        if (!watch(s, p))
+            return;                  /* gone again */
+        s->w.state = FLEET_ADOPTING; /* until it is welcomed: the slot is taken */
+        s->w.started_us = s->w.heard_us = clock_now_us();
+    }
     struct process_id self = process_self();
     struct message welcome = {.kind = MESSAGE_WELCOME,
                               .as.welcome = {.protocol = PROTOCOL_VERSION,

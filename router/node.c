@@ -5,6 +5,7 @@
 
 #include "config/base/clock.h"
 #include "config/base/log.h"
+#include "ipc/shm.h"
 #include "prefixcache/kv_store.h"
 #include "router/api/api.h"
 #include "router/control.h"
@@ -24,7 +25,8 @@
 enum {
     STOP_TICK_MS = 20,
     FLUSH_US = 1000 * 1000,
-    MAX_LEASES_SPARE = 8,
+    MAX_LEASES =
+        128, /* twice the workers there can be: the next router of the name may have more */
     LOCK_WAIT_MS = 200, /* a worker that clears up after a dead router holds it for a moment */
 };
 
@@ -60,7 +62,7 @@ static void on_stop_tick(evutil_socket_t fd, short what, void *ctx)
 static void on_signal(evutil_socket_t fd, short what, void *ctx)
 {
     (void)what;
-    begin_stop(ctx, fd == SIGINT ? "SIGINT" : "SIGTERM");
+    begin_stop(ctx, fd == SIGINT ? "SIGINT" : fd == SIGHUP ? "SIGHUP" : "SIGTERM");
 }
 
 static void on_fleet_stopped(void *ctx)
@@ -230,14 +232,24 @@ static enum err take_lock(struct node *n, struct err_info *ei)
     return rc == OK ? OK : err_set(ei, rc, "node: %s", why.text);
 }
 
+/* "auto" follows the memory that is free, another amount each time: what a former router made of it
+ * is as good, if the window fits. */
+static bool is_of_right_size(const struct node *n)
+{
+    uint64_t n_blocks = kv_store_n_blocks(n->store);
+    if (!n->model.is_auto_memory)
+        return n_blocks == n->model.n_blocks;
+    return n_blocks * n->config->kv.block_size >= n->model.max_context;
+}
+
 /* Adopts the store that a former router of this name left, if it is ours to use, else makes a new
  * one. */
 static enum err open_store(struct node *n, struct err_info *ei)
 {
     struct err_info why = {0};
-    uint32_t max_leases = n->config->workers + MAX_LEASES_SPARE;
     enum err rc = kv_store_attach(n->paths.store, &n->model.fingerprint, &n->store, &why);
-    if (rc == OK && kv_store_n_blocks(n->store) == n->model.n_blocks) {
+    if (rc == OK && is_of_right_size(n)) {
+        n->model.n_blocks = kv_store_n_blocks(n->store);
         uint32_t n_dead = kv_store_reap(n->store);
         log_info("store %s adopted (%u dead processes reaped)", n->paths.store, n_dead);
         return OK;
@@ -254,9 +266,20 @@ static enum err open_store(struct node *n, struct err_info *ei)
                                                      .block_size = n->config->kv.block_size,
                                                      .block_bytes = n->model.block_bytes,
                                                      .n_blocks = n->model.n_blocks,
-                                                     .max_leases = max_leases,
+                                                     .max_leases = MAX_LEASES,
                                                      .fingerprint = n->model.fingerprint},
                            &n->store, ei);
+}
+
+/* A terminal that hangs up is a stop like any other, lest shared memory stay behind; nohup stays
+ * nohup. */
+static bool watch_hangup(struct node *n)
+{
+    struct sigaction now;
+    if (sigaction(SIGHUP, NULL, &now) == 0 && now.sa_handler == SIG_IGN)
+        return true;
+    n->on_sighup = evsignal_new(n->base, SIGHUP, on_signal, n);
+    return n->on_sighup && event_add(n->on_sighup, NULL) == 0;
 }
 
 static enum err open_loop(struct node *n, struct err_info *ei)
@@ -275,7 +298,7 @@ static enum err open_loop(struct node *n, struct err_info *ei)
     n->stop_tick = event_new(n->base, -1, EV_PERSIST, on_stop_tick, n);
     if (!n->on_channel || !n->on_sigterm || !n->on_sigint || !n->stop_tick ||
         event_add(n->on_channel, NULL) != 0 || event_add(n->on_sigterm, NULL) != 0 ||
-        event_add(n->on_sigint, NULL) != 0)
+        event_add(n->on_sigint, NULL) != 0 || !watch_hangup(n))
         return err_set(ei, ERR_NOMEM, "node: no event loop");
     return OK;
 }
@@ -301,11 +324,15 @@ static enum err open_workers(struct node *n, struct err_info *ei)
                    &n->fleet, ei);
     if (rc != OK)
         return rc;
+    uint64_t id_base;
+    if (getrandom(&id_base, sizeof id_base, 0) != sizeof id_base)
+        return err_set(ei, ERR_IO, "node: no random numbers: %s", strerror(errno));
     if (dispatch_new(&(struct dispatch_config){.channel = n->channel,
                                                .fleet = n->fleet,
                                                .store = n->store,
                                                .metrics = n->metrics,
                                                .fingerprint = n->model.fingerprint,
+                                               .id_base = id_base >> 1, /* far from the end */
                                                .max_waiting = n->config->scheduler.max_waiting},
                      &n->dispatch) != OK)
         return err_set(ei, ERR_NOMEM, "node: no memory");
@@ -353,7 +380,7 @@ enum err node_open(struct node_config *config, struct node **out, struct err_inf
     if (rc == OK)
         rc = take_lock(n, ei);
     if (rc == OK)
-        rc = node_model_open(config, &n->model, ei);
+        rc = node_model_open(config, shm_size(n->paths.store), &n->model, ei);
     if (rc == OK)
         rc = open_store(n, ei);
     if (rc == OK)
@@ -400,7 +427,8 @@ void node_close(struct node *n)
     fleet_free(n->fleet);
     metrics_free(n->metrics);
     channel_close(n->channel);
-    struct event *events[] = {n->on_channel, n->on_sigterm, n->on_sigint, n->stop_tick};
+    struct event *events[] = {n->on_channel, n->on_sigterm, n->on_sigint, n->on_sighup,
+                              n->stop_tick};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++)
         if (events[i])
             event_free(events[i]);

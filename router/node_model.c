@@ -68,7 +68,8 @@ static enum err resolve_machine(struct node_config *c, struct node_model *m, str
     return OK;
 }
 
-static enum err resolve_sizes(struct node_config *c, struct node_model *m, struct err_info *ei)
+static enum err resolve_sizes(struct node_config *c, uint64_t former_store_bytes,
+                              struct node_model *m, struct err_info *ei)
 {
     if (c->max_context > m->shape.max_context)
         return err_set(ei, ERR_LIMIT, "config: max_context %u: the model was trained for %u tokens",
@@ -77,8 +78,8 @@ static enum err resolve_sizes(struct node_config *c, struct node_model *m, struc
         c->max_context = m->shape.max_context;
     m->max_context = c->max_context;
     m->block_bytes = c->kv.block_size * model_shape_kv_bytes_per_token(&m->shape, c->kv.format);
-    uint64_t available = available_memory();
-    bool is_auto = c->kv.memory == 0;
+    uint64_t available = available_memory() + former_store_bytes;
+    bool is_auto = m->is_auto_memory = c->kv.memory == 0;
     if (is_auto)
         c->kv.memory = available / 2 < AUTO_KV_BYTES ? available / 2 : AUTO_KV_BYTES;
     if (c->kv.memory > available)
@@ -164,7 +165,8 @@ static enum err open_text(const struct gguf *g, const char *path, struct node_mo
     return rc == OK ? OK : add_path(rc, path, ei);
 }
 
-enum err node_model_open(struct node_config *config, struct node_model *out, struct err_info *ei)
+enum err node_model_open(struct node_config *config, uint64_t former_store_bytes,
+                         struct node_model *out, struct err_info *ei)
 {
     struct gguf *g = NULL;
     *out = (struct node_model){0};
@@ -174,7 +176,7 @@ enum err node_model_open(struct node_config *config, struct node_model *out, str
     if (rc == OK)
         rc = resolve_machine(config, out, ei);
     if (rc == OK)
-        rc = resolve_sizes(config, out, ei);
+        rc = resolve_sizes(config, former_store_bytes, out, ei);
     if (rc == OK)
         rc = resolve_name(config, ei);
     if (rc == OK)

@@ -22,7 +22,7 @@ struct node {
     struct channel *channel;
     struct arena *arena; /* of the message at hand */
     struct event_base *base;
-    struct event *on_channel, *on_sigterm, *on_sigint, *stop_tick;
+    struct event *on_channel, *on_sigterm, *on_sigint, *on_sighup, *stop_tick;
     struct metrics *metrics;
     struct fleet *fleet;
     struct dispatch *dispatch;

@@ -6,7 +6,7 @@
  * It opens the model, attaches the node's store (another fingerprint is refused), greets the router
  * of that name and serves it, and every later one of the name, until STOP, SIGTERM, or
  * worker.orphan_grace_s without a router: the last one out then clears the node's things away.
- * SIGINT is the router's to decide: a terminal sends it to the whole group. */
+ * SIGINT and SIGHUP are the router's to decide: a terminal sends them to the whole group. */
 #include "config/base/clock.h"
 #include "config/base/log.h"
 #include "config/node_config.h"
@@ -251,6 +251,7 @@ int main(int argc, char **argv)
     (void)snprintf(who, sizeof who, "worker %u", w.index);
     log_init(who, w.config.log_level);
     signal(SIGINT, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     enum err rc = run(&w, &ei);
     if (rc)
