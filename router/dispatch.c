@@ -289,13 +289,15 @@ void dispatch_on_failed(struct dispatch *d, uint32_t worker, const struct messag
 static bool retry(struct dispatch *d, struct flight *f, enum dispatch_failure *why,
                   struct err_info *ei)
 {
-    if (f->n_emitted > 0 || f->is_retried) {
+    const struct dispatch_sink *sink = &f->sink;
+    if (f->is_retried || (f->n_emitted > 0 && !(sink->on_restart && sink->on_restart(sink->ctx)))) {
         *why = DISPATCH_WORKER_LOST;
         err_set(ei, ERR_GONE, "the worker process serving this request died");
         return false;
     }
     f->is_retried = true;
     f->is_admitted = false;
+    f->n_emitted = 0; /* the seed is the request's: the same tokens come again */
     if (launch(d, f, ei) != OK) {
         *why = DISPATCH_UNAVAILABLE;
         return false;

@@ -8,8 +8,8 @@
 
 /* Requests in flight: from the API's validated request to a worker and back. Picks the worker
  * (placement), sends SUBMIT, hands TOKENS to the request's sink, sends CANCEL, and when a worker
- * dies retries once what has emitted nothing and fails the rest. One owner thread: the router's
- * event loop. */
+ * dies retries once what has sent nothing to its client and fails the rest. One owner thread: the
+ * router's event loop. */
 
 struct dispatch;
 
@@ -27,6 +27,9 @@ struct dispatch_sink {
     /* s is valid during the call; s->is_admission may come with no tokens. */
     void (*on_tokens)(void *ctx, const struct sequence_tokens *s);
     void (*on_failed)(void *ctx, enum dispatch_failure why, enum err code, const char *text);
+    /* Its worker died after tokens were handed over. True: none of them has left for the client,
+     * all are forgotten, the request may run once more from its start. NULL: never. */
+    bool (*on_restart)(void *ctx);
     void *ctx;
 };
 

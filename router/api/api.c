@@ -177,12 +177,26 @@ static struct http_limits limits_of(const struct node_config *c)
     };
 }
 
+/* What is longer has more tokens than the window for sure. NFC, where a tokeniser wants it, makes
+ * text shorter by a factor of 3 at most (Unicode FAQ "Normalization": expansion of NFD in UTF-8).
+ */
+static size_t longest_prompt(const struct api_config *cfg)
+{
+    size_t longest = 1, n_bytes;
+    for (uint32_t id = 0; id < tokenizer_vocab_size(cfg->tokenizer); id++)
+        if (tokenizer_token_bytes(cfg->tokenizer, id, &n_bytes) && n_bytes > longest)
+            longest = n_bytes;
+    return 3 * longest * cfg->max_context;
+}
+
 enum err api_start(const struct api_config *cfg, struct api **out, struct err_info *ei)
 {
     struct api *a = calloc(1, sizeof *a);
     if (!a)
         return err_set(ei, ERR_NOMEM, "api: no memory");
     a->config = *cfg;
+    if (a->config.max_prompt_bytes == 0)
+        a->config.max_prompt_bytes = longest_prompt(cfg);
     a->context = (struct request_context){.model = cfg->config->served_model_name,
                                           .vocab_size = tokenizer_vocab_size(cfg->tokenizer),
                                           .json_depth = cfg->config->http.json_depth};

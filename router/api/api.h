@@ -18,6 +18,7 @@ struct api_config {
     const struct node_config *config;
     const struct model_shape *shape; /* max_context below is the served window */
     uint32_t max_context;            /* tokens of prompt + output */
+    size_t max_prompt_bytes; /* of text that can fit the window; 0: api_start works it out */
     struct tokenizer *tokenizer;
     struct chat_template *chat_template; /* NULL: the model has none; chat is then 400 */
     struct dispatch *dispatch;

@@ -208,6 +208,24 @@ static void on_tokens(void *ctx, const struct sequence_tokens *s)
     }
 }
 
+/* Plain answers, and streams that have not begun, can start anew: the seed is drawn already. */
+static bool on_restart(void *ctx)
+{
+    struct completion *c = ctx;
+    const struct request *r = &c->request;
+    if (c->is_begun)
+        return false;
+    stop_strings_fini(&c->stops);
+    stop_strings_init(&c->stops, r->stop, r->stop_bytes, r->n_stop);
+    detokenizer_init(&c->detokenizer, c->api->config.tokenizer, r->ignore_eos);
+    logprobs_fini(&c->logprobs);
+    bytes_fini(&c->decoded);
+    bytes_fini(&c->text);
+    c->n_decoded = c->n_chars = c->n_shown = 0;
+    c->n_cached = c->n_output = 0;
+    return true;
+}
+
 static void on_failed(void *ctx, enum dispatch_failure why, enum err code, const char *text)
 {
     struct completion *c = ctx;
@@ -320,7 +338,8 @@ static enum err submit(struct completion *c, const struct token_ids *prompt, uin
     if (rc != OK)
         return rc;
     fill_sampling(c, max_tokens, &d.sampling);
-    struct dispatch_sink sink = {.on_tokens = on_tokens, .on_failed = on_failed, .ctx = c};
+    struct dispatch_sink sink = {
+        .on_tokens = on_tokens, .on_failed = on_failed, .on_restart = on_restart, .ctx = c};
     struct err_info ei = {{0}};
     rc = dispatch_submit(c->api->config.dispatch, &d, &sink, &c->dispatch_id, &ei);
     if (rc == OK)

@@ -21,6 +21,18 @@ static enum err failed(enum err rc, const char *param, const struct err_info *ei
     return api_error_set(e, 500, NULL, NULL, "the prompt could not be tokenised: %s", ei->text);
 }
 
+/* A text of megabytes would hold up everybody for seconds, only to be refused for its length. */
+static enum err check_length(const struct api_config *cfg, size_t n_bytes, const char *param,
+                             const struct prompt_options *opt, struct api_error *e)
+{
+    if (opt->max_bytes == 0 || n_bytes <= opt->max_bytes)
+        return OK;
+    return api_error_set(e, 400, "context_length_exceeded", param,
+                         "the prompt has %zu bytes of text, more than the context window of %u "
+                         "tokens can hold",
+                         n_bytes, cfg->max_context);
+}
+
 /* Renders with room for *n_spans, and with more as long as that is too little. */
 static enum err render(const struct api_config *cfg, const struct chat_template_request *req,
                        struct bytes *text, struct text_span **spans, size_t *n_spans,
@@ -94,13 +106,16 @@ enum err prompt_from_messages(const struct api_config *cfg, const char *messages
     size_t n_spans = n_strings + 16;
     struct err_info ei = {{0}};
     enum err rc = render_messages(cfg, &req, &text, &spans, &n_spans, &ei);
-    if (rc == OK)
+    enum err length = rc == OK ? check_length(cfg, text.size, "messages", opt, e) : OK;
+    if (rc == OK && length == OK)
         rc = tokenizer_encode_spans(
             cfg->tokenizer, text.size ? text.data : "", text.size, spans, n_spans,
             (struct tokenizer_options){.add_special = opt->add_special, .parse_special = true}, out,
             &ei);
     free(spans);
     bytes_fini(&text);
+    if (length != OK)
+        return length;
     return rc == OK ? OK : failed(rc, "messages", &ei, e);
 }
 
@@ -109,10 +124,13 @@ enum err prompt_from_text(const struct api_config *cfg, const char *text, size_t
                           struct api_error *e)
 {
     struct err_info ei = {{0}};
-    enum err rc = tokenizer_encode(cfg->tokenizer, text, n_bytes,
-                                   (struct tokenizer_options){.add_special = opt->add_special,
-                                                              .parse_special = opt->parse_special},
-                                   out, &ei);
+    enum err rc = check_length(cfg, n_bytes, "prompt", opt, e);
+    if (rc != OK)
+        return rc;
+    rc = tokenizer_encode(cfg->tokenizer, text, n_bytes,
+                          (struct tokenizer_options){.add_special = opt->add_special,
+                                                     .parse_special = opt->parse_special},
+                          out, &ei);
     return rc == OK ? OK : failed(rc, "prompt", &ei, e);
 }
 
@@ -136,12 +154,16 @@ enum err prompt_tokenize(const struct api_config *cfg, const struct request *r,
     enum err rc;
     if (r->kind == REQUEST_CHAT)
         rc = prompt_from_messages(cfg, r->messages_json, r->n_messages_strings,
-                                  &(struct prompt_options){.add_generation_prompt = true}, out, e);
+                                  &(struct prompt_options){.add_generation_prompt = true,
+                                                           .max_bytes = cfg->max_prompt_bytes},
+                                  out, e);
     else if (r->has_ids)
         rc = push(out, r->ids, r->n_ids, e);
     else
         rc = prompt_from_text(cfg, r->text, r->text_bytes,
-                              &(struct prompt_options){.add_special = true, .parse_special = true},
+                              &(struct prompt_options){.add_special = true,
+                                                       .parse_special = true,
+                                                       .max_bytes = cfg->max_prompt_bytes},
                               out, e);
     if (rc != OK || out->n > 0)
         return rc;

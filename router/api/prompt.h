@@ -9,6 +9,7 @@ struct prompt_options {
     bool add_special; /* BOS where the model adds one */
     bool parse_special;
     bool add_generation_prompt; /* chat only */
+    size_t max_bytes; /* longer text is refused before it is tokenised (LIMIT); 0: any length */
 };
 
 /* messages_json through the chat template. Text of contents never becomes a control token. Errors:

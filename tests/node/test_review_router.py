@@ -1,4 +1,5 @@
 """The router's edges: descriptors run out, terminals hang up, sizes change between lives of a node."""
+import concurrent.futures
 import contextlib
 import json
 import os
@@ -9,7 +10,7 @@ import socket
 import time
 
 import pytest
-from conftest import Node, alive, wait_until
+from conftest import PATIENCE, Node, alive, wait_until
 from test_prefix_sharing import complete, ids_prompt
 
 
@@ -140,6 +141,39 @@ def test_workers_inherit_no_descriptor_of_the_router(tmp_path):
         standard = {os.readlink(f"/proc/{node.pid}/fd/{n}") for n in (0, 1, 2)}
         assert shared <= standard
         assert not any(x.endswith(".lock") for x in links)
+
+
+def test_a_plain_answer_survives_the_death_of_its_worker(tmp_path):
+    """Nothing was sent yet, however many tokens there were: retried once (DESIGN section 11, 5)."""
+    with Node(tmp_path, workers=2) as node:
+        body = {"prompt": ids_prompt(40, salt=71), "max_tokens": 150, "ignore_eos": True,
+                "temperature": 0.8, "seed": 5, "logprobs": 1, "stop": ["no such text \u2603"]}
+        calm = node.post("/v1/completions", body)[1]["choices"]
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(node.post, "/v1/completions", body)
+            first = node.metric("vllm:time_to_first_token_seconds_count")
+            wait_until(lambda: node.metric("vllm:time_to_first_token_seconds_count") > first, every_s=0)
+            busy = [w for w in node.status()["workers"] if w["in_flight"]]
+            os.kill(busy[0]["pid"], signal.SIGKILL)
+            status, body = answer.result()
+        assert node.metric("kvnode_requests_retried_total") == 1
+        assert status == 200, body
+        assert body["choices"] == calm
+        assert body["usage"]["completion_tokens"] == 150
+        wait_until(node.idle)
+
+
+@pytest.mark.parametrize("path, body", [
+    ("/v1/completions", {"prompt": " " * 7_000_000}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 7_000_000}]}),
+])
+def test_a_text_far_above_the_window_holds_nobody_up(shared_node, path, body):
+    data = json.dumps(body).encode()
+    before = cpu_s(shared_node.pid)
+    status, answer = shared_node.post(path, data)
+    assert status == 400 and answer["error"]["code"] == "context_length_exceeded"
+    assert answer["error"]["param"] == ("messages" if "chat" in path else "prompt")
+    assert cpu_s(shared_node.pid) - before < 1 * PATIENCE
 
 
 @pytest.mark.parametrize("head", [

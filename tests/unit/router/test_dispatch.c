@@ -54,6 +54,7 @@ struct client {
     int n_tokens, n_failed, n_finished;
     enum dispatch_failure why;
     struct client *cancels; /* when it fails, it cancels this one too */
+    bool restarts;          /* nothing of it has left: it may start anew */
 };
 
 static struct dispatch *d;
@@ -66,6 +67,13 @@ static void on_tokens(void *ctx, const struct sequence_tokens *s)
     struct client *c = ctx;
     c->n_tokens += (int)s->n_tokens;
     c->n_finished += s->finish != FINISH_NONE;
+}
+
+static bool on_restart(void *ctx)
+{
+    struct client *c = ctx;
+    c->n_tokens = 0;
+    return true;
 }
 
 static void on_failed(void *ctx, enum dispatch_failure why, enum err code, const char *text)
@@ -110,7 +118,7 @@ static enum err submit(struct client *c, int32_t pinned)
     static const uint32_t tokens[] = {1, 2, 3, 4, 5};
     struct dispatch_request req = {
         .tokens = tokens, .n_tokens = 5, .tenant = "", .salt = "", .pinned_worker = pinned};
-    struct dispatch_sink sink = {on_tokens, on_failed, c};
+    struct dispatch_sink sink = {on_tokens, on_failed, c->restarts ? on_restart : NULL, c};
     struct err_info ei;
     return dispatch_submit(d, &req, &sink, &c->id, &ei);
 }
@@ -201,6 +209,42 @@ Test(dispatch, what_has_emitted_something_fails_with_its_worker)
     cr_assert_eq(c.why, DISPATCH_WORKER_LOST);
     cr_assert_eq(other.n_failed, 0);
     cr_assert_eq(n_in_flight(), 1);
+}
+
+Test(dispatch, what_has_sent_nothing_to_its_client_starts_anew_once)
+{
+    struct client c = {.restarts = true};
+    cr_assert_eq(submit(&c, -1), OK);
+    uint32_t first = world.sent[0].worker, second = 1 - first;
+    tokens(first, c.id, 3, FINISH_NONE);
+    die(first);
+    cr_assert_eq(world.n_sent, 2);
+    cr_assert_eq(world.sent[1].worker, second);
+    cr_assert_eq(c.n_tokens, 0);
+    cr_assert_eq(dispatch_load(d, UINT32_MAX).n_waiting, 1);
+    tokens(second, c.id, 2, FINISH_NONE);
+    world.workers[first].state = FLEET_READY;
+    die(second);
+    cr_assert_eq(c.n_failed, 1);
+    cr_assert_eq(c.why, DISPATCH_WORKER_LOST);
+    cr_assert_eq(c.n_tokens, 2, "not asked a second time");
+    cr_assert_eq(n_in_flight(), 0);
+}
+
+Test(dispatch, ids_count_up_from_their_base)
+{
+    struct dispatch *other;
+    struct dispatch_config cfg = {
+        .store = store, .metrics = metrics, .max_waiting = 4, .id_base = UINT64_C(1) << 40};
+    cr_assert_eq(dispatch_new(&cfg, &other), OK);
+    dispatch_free(d);
+    d = other;
+    struct client c = {0};
+    cr_assert_eq(submit(&c, 0), OK);
+    tokens(0, 1, 2, FINISH_STOP); /* for a request of a former router */
+    cr_assert_eq(c.n_tokens, 0);
+    tokens(0, c.id, 2, FINISH_STOP);
+    cr_assert_eq(c.n_tokens, 2);
 }
 
 Test(dispatch, with_no_worker_left_requests_are_unavailable)
