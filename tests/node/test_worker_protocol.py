@@ -72,7 +72,12 @@ class Stand:
         return "".join(p.read_text() for p in sorted(self.directory.glob("worker*.log")))
 
     def receive(self, timeout_s=30):
-        assert self.socket.poll(timeout_s * 1000 * PATIENCE), f"no message in {timeout_s} s\n{self.log_text()}"
+        def has_come():
+            if self.socket.poll(100):
+                return True
+            assert not self.workers or any(w.poll() is None for w in self.workers), f"dead:\n{self.log_text()}"
+            return False
+        wait_until(has_come, timeout_s)
         peer, frame = self.socket.recv_multipart()
         return peer, msgpack.unpackb(frame)
 
