@@ -131,8 +131,7 @@ static void start_worker(struct slot *s, uint64_t now_us)
     struct fleet *f = s->fleet;
     struct err_info ei = {0};
     pid_t pid = -1;
-    enum err rc =
-        spawn_worker(f->cfg.program, f->cfg.config, s->w.index, process_self(), &pid, &ei);
+    enum err rc = spawn_worker(f->cfg.program, f->cfg.config, s->w.index, &pid, &ei);
     struct process_id p = {.pid = pid, .start = pid > 0 ? process_start_time(pid) : 0};
     if (rc == OK && watch(s, p)) {
         s->w.state = FLEET_STARTING;

@@ -12,24 +12,22 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { N_OWN_VARIABLES = 3, VARIABLE_BYTES = 64 };
+enum { VARIABLE_BYTES = 64 };
 
-/* The process's environment without our variables, then ours. The vector is the caller's to free.
+/* The process's environment without a variable of own's name, then own. The vector is the caller's.
  */
-static char **make_environment(char own[N_OWN_VARIABLES][VARIABLE_BYTES])
+static char **make_environment(char *own)
 {
-    size_t n = 0, used = 0;
+    size_t n = 0, used = 0, name_bytes = (size_t)(strchr(own, '=') - own) + 1;
     while (environ[n])
         n++;
-    char **env = calloc(n + N_OWN_VARIABLES + 1, sizeof *env);
+    char **env = calloc(n + 2, sizeof *env);
     if (!env)
         return NULL;
     for (size_t i = 0; i < n; i++)
-        if (strncmp(environ[i], "KVNODE_WORKER_INDEX=", 20) != 0 &&
-            strncmp(environ[i], "KVNODE_ROUTER_", 14) != 0)
+        if (strncmp(environ[i], own, name_bytes) != 0)
             env[used++] = environ[i];
-    for (int i = 0; i < N_OWN_VARIABLES; i++)
-        env[used++] = own[i];
+    env[used] = own;
     return env;
 }
 
@@ -51,13 +49,10 @@ static int spawn(const char *program, char **argv, char **env, pid_t *pid)
 }
 
 enum err spawn_worker(const char *program, const struct node_config *config, uint32_t index,
-                      struct process_id router, pid_t *pid, struct err_info *ei)
+                      pid_t *pid, struct err_info *ei)
 {
-    char own[N_OWN_VARIABLES][VARIABLE_BYTES];
-    (void)snprintf(own[0], VARIABLE_BYTES, "KVNODE_WORKER_INDEX=%u", index);
-    (void)snprintf(own[1], VARIABLE_BYTES, "KVNODE_ROUTER_PID=%d", router.pid);
-    (void)snprintf(own[2], VARIABLE_BYTES, "KVNODE_ROUTER_START=%llu",
-                   (unsigned long long)router.start);
+    char own[VARIABLE_BYTES];
+    (void)snprintf(own, sizeof own, "KVNODE_WORKER_INDEX=%u", index);
     char **env = make_environment(own);
     char **argv = node_config_to_argv(config, program);
     enum err rc = OK;

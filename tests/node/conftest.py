@@ -20,7 +20,7 @@ MODEL = ROOT / ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf"
 READY = re.compile(r"^kvnode ready: http://([\d.]+):(\d+) model (\S+), (\d+) workers? x (\d+) threads? "
                    r"\((\w+)\), KV capacity (\d+) tokens$")
 # instrumented builds are many times slower
-PATIENCE = 8 if "san" in str(BUILD) else 1
+PATIENCE = 8 if "san" in BUILD.name else 1
 _serial = itertools.count()
 
 
@@ -49,7 +49,8 @@ class Node:
     def __init__(self, directory, model=MODEL, name=None, wait=True, config_text=None, **keys):
         self.directory = pathlib.Path(directory)
         self.name = name or f"t{os.getpid()}-{next(_serial)}"
-        keys = {"port": 0, "kv_memory": "128MiB", "threads": 1, **keys}
+        keys = {"port": 0, "kv_memory": "128MiB", "threads": 1,
+                **({"worker_hang_timeout_s": 600} if PATIENCE > 1 else {}), **keys}
         self.arguments = [str(BUILD / "kvnode"), "serve", str(model), "--name", self.name,
                           "--runtime-dir", str(self.directory)]
         if config_text is not None:
