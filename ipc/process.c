@@ -41,28 +41,30 @@ static bool parse_stat(const char *text, struct stat_fields *out)
     return errno == 0 && end != p;
 }
 
-static bool read_stat(pid_t pid, struct stat_fields *out)
+/* GONE: there is no such process. IO: it could not be asked (no descriptor left, say). */
+static enum err read_stat(pid_t pid, struct stat_fields *out)
 {
     char path[64], text[STAT_BYTES];
     (void)snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return false;
+        return errno == ENOENT || errno == ESRCH ? ERR_GONE : ERR_IO;
     ssize_t n;
     do
         n = read(fd, text, sizeof text - 1);
     while (n < 0 && errno == EINTR);
+    enum err rc = n < 0 && errno == ESRCH ? ERR_GONE : ERR_IO;
     close(fd);
     if (n <= 0)
-        return false;
+        return rc;
     text[n] = '\0';
-    return parse_stat(text, out);
+    return parse_stat(text, out) ? OK : ERR_IO;
 }
 
 uint64_t process_start_time(pid_t pid)
 {
     struct stat_fields f;
-    return pid > 0 && read_stat(pid, &f) ? f.start : 0;
+    return pid > 0 && read_stat(pid, &f) == OK ? f.start : 0;
 }
 
 struct process_id process_self(void)
@@ -74,8 +76,11 @@ struct process_id process_self(void)
 bool process_is_alive(struct process_id p)
 {
     struct stat_fields f;
-    if (p.pid <= 0 || !read_stat(p.pid, &f))
+    if (p.pid <= 0)
         return false;
+    enum err rc = read_stat(p.pid, &f);
+    if (rc != OK)
+        return rc != ERR_GONE; /* a death is confirmed, never guessed */
     if (p.start != 0 && p.start != f.start)
         return false;
     /* a first thread may be a zombie while others still run, and write to what they share */

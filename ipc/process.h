@@ -15,7 +15,7 @@ struct process_id {
 struct process_id process_self(void);
 /* Start time of pid, or 0 when there is none such. */
 uint64_t process_start_time(pid_t pid);
-/* True while that very process exists and is not a zombie. */
+/* True while any thread of that very process may run, and when that cannot be found out. */
 bool process_is_alive(struct process_id p);
 /* pidfd (readable when it has died), or -1 when it is gone or another. The caller closes it. */
 int process_open(struct process_id p);

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,6 +128,20 @@ Test(process, a_process_lives_until_its_last_thread_has_ended)
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     cr_assert_not(process_is_alive(p));
+}
+
+/* What is of a living process would be given away. */
+Test(process, one_that_cannot_be_asked_is_not_dead)
+{
+    struct process_id self = process_self();
+    struct rlimit before, none;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = before;
+    none.rlim_cur = 0;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    bool is_alive = process_is_alive(self);
+    setrlimit(RLIMIT_NOFILE, &before);
+    cr_expect(is_alive);
 }
 
 Test(process, the_same_pid_with_another_start_time_is_another_process)
