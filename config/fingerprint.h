@@ -12,7 +12,7 @@ struct fingerprint {
 
 enum {
     KV_LAYOUT_VERSION = 1, /* [rank][layer][k|v][head][slot][dim]; raise with any change of it */
-    NUMERICS_VERSION = 1,  /* raise with any kernel change that alters a bit of K, V or logits */
+    NUMERICS_VERSION = 2,  /* raise with any kernel change that alters a bit of K, V or logits */
 };
 
 struct fingerprint_input {

@@ -31,9 +31,9 @@ float *matmul_case_run(const struct matmul_case *c, enum cpu_isa isa, uint32_t n
 
 bool type_is_quantised(enum tensor_type type);
 
-/* The activations as the int8 path reads them, by the definition in worker/cpu/matmul_impl.h. */
+/* The activations as quantised weights meet them, by the definition in worker/cpu/matmul_impl.h. */
 void oracle_quantise(const float *x, size_t n, int *q, float *d);
 /* sum x w in double over dequantised weights, and the sum of |x w|. */
 double oracle_dot(const struct matmul_case *c, const float *x, uint32_t o, double *magnitude);
-/* The int8 path's arithmetic for one output, one scalar operation after another. */
-float oracle_int8(const struct matmul_case *c, const float *x, uint32_t o);
+/* The arithmetic of quantised weights for one output, one scalar operation after another. */
+float oracle_quantised(const struct matmul_case *c, const float *x, uint32_t o);

@@ -68,7 +68,7 @@ Test(matmul, float_weights_on_vectors_give_the_sums_of_float64_within_rounding)
             }
 }
 
-Test(matmul, int8_sums_equal_the_documented_operations_bit_for_bit)
+Test(matmul, quantised_sums_equal_the_documented_operations_bit_for_bit)
 {
     for (int isa = CPU_ISA_AVX2; isa <= (int)cpu_isa_detect(); isa++)
         for (size_t t = 0; t < sizeof quantised / sizeof *quantised; t++)
@@ -77,7 +77,7 @@ Test(matmul, int8_sums_equal_the_documented_operations_bit_for_bit)
                 float *y = matmul_case_run(&c, (enum cpu_isa)isa, c.n_rows, 0);
                 for (size_t i = 0; i < (size_t)c.n_rows * c.n_out; i++) {
                     const float want =
-                        oracle_int8(&c, c.x + i / c.n_out * c.n_in, (uint32_t)(i % c.n_out));
+                        oracle_quantised(&c, c.x + i / c.n_out * c.n_in, (uint32_t)(i % c.n_out));
                     cr_assert_eq(memcmp(&y[i], &want, sizeof want), 0,
                                  "%s %s shape %zu value %zu: %a, not %a",
                                  cpu_isa_name((enum cpu_isa)isa), tensor_type_name(c.type), s, i,
@@ -88,8 +88,8 @@ Test(matmul, int8_sums_equal_the_documented_operations_bit_for_bit)
             }
 }
 
-/* Replaces x by the numbers that its int8 form stands for. */
-static void round_to_int8(struct matmul_case *c)
+/* Replaces x by the numbers that its quantised form stands for. */
+static void round_to_twelve_bits(struct matmul_case *c)
 {
     const size_t n = (size_t)c->n_rows * c->n_in;
     int *q = malloc(n * sizeof *q);
@@ -104,14 +104,14 @@ static void round_to_int8(struct matmul_case *c)
 /* Beyond the activations' rounding only the float sum is left: three roundings a block, each of
  * 2^-24 of partial sums that never pass sum |x| * max |w|, which is 15 * 2 + 2 = 32 for Q4_1 (scale
  * and minimum are below 2) and 256 for Q8_0. */
-Test(matmul, int8_sums_are_those_of_float64_over_the_rounded_activations)
+Test(matmul, quantised_sums_are_those_of_float64_over_the_rounded_activations)
 {
     for (int isa = CPU_ISA_AVX2; isa <= (int)cpu_isa_detect(); isa++)
         for (size_t t = 0; t < sizeof quantised / sizeof *quantised; t++) {
             struct matmul_case c = matmul_case_make(quantised[t], 33, 576, 7, 99);
             const double top = quantised[t] == TENSOR_Q8_0 ? 256 : 32;
             float *y = matmul_case_run(&c, (enum cpu_isa)isa, c.n_rows, 0);
-            round_to_int8(&c);
+            round_to_twelve_bits(&c);
             for (uint32_t i = 0; i < c.n_rows * c.n_out; i++) {
                 const float *x = c.x + i / c.n_out * c.n_in;
                 double magnitude, sum_x = 0;
@@ -125,8 +125,8 @@ Test(matmul, int8_sums_are_those_of_float64_over_the_rounded_activations)
         }
 }
 
-/* x stored as Q8_0 has a value of 127 in each block, so that rounding it to int8 again changes
- * nothing: the golden holds within the float sum. y is printed with nine digits. */
+/* x stored as Q8_0 has a value of 127 in each block, so that it is 16 times as large in 12 bits:
+ * nothing is rounded, the golden holds within the float sum. y is printed with nine digits. */
 Test(matmul, goldens_with_activations_as_q8_0_are_met)
 {
     const char *names[] = {"Q4_0", "Q4_1", "Q8_0", "BF16"};
@@ -155,8 +155,8 @@ Test(matmul, goldens_with_activations_as_q8_0_are_met)
         }
 }
 
-/* Exact activations: PLAIN within fp32 rounding; int8 within half a step of each activation, a
- * step being at most max |x| / 127, times |w|. */
+/* Exact activations: PLAIN within fp32 rounding; 12 bits within half a step of each activation,
+ * a step being at most max |x| / 2032, times |w|. */
 Test(matmul, goldens_with_exact_activations_are_met_within_the_rounding_of_the_path)
 {
     const char *names[] = {"Q4_0", "Q4_1", "Q8_0", "BF16"};
@@ -165,7 +165,7 @@ Test(matmul, goldens_with_exact_activations_are_met_within_the_rounding_of_the_p
             struct quants_fixture f = quants_fixture_load(names[t]);
             struct matmul_case c = {f.type, (uint32_t)f.n_rows, (uint32_t)f.row_values, 1, f.raw,
                                     f.x};
-            const bool is_int8 = isa != CPU_ISA_PLAIN && type_is_quantised(f.type);
+            const bool is_rounded = isa != CPU_ISA_PLAIN && type_is_quantised(f.type);
             float *y = matmul_case_run(&c, (enum cpu_isa)isa, 1, 0);
             for (uint32_t o = 0; o < c.n_out; o++) {
                 double magnitude, top_x = 0, sum_w = 0;
@@ -175,7 +175,7 @@ Test(matmul, goldens_with_exact_activations_are_met_within_the_rounding_of_the_p
                     sum_w += fabs((double)f.dequant[o * c.n_in + k]);
                 }
                 const double tolerance = 512 * 0x1p-24 * magnitude + 1e-8 * fabs(f.y_exact[o]) +
-                                         (is_int8 ? top_x / 254 * sum_w : 0);
+                                         (is_rounded ? top_x / 4064 * sum_w : 0);
                 cr_assert_float_eq((double)y[o], f.y_exact[o], tolerance, "%s", names[t]);
             }
             free(y);
@@ -225,7 +225,9 @@ Test(matmul, equal_rows_far_apart_give_equal_bits)
         }
 }
 
-/* Every weight and activation at its bound and of one sign: the largest sums the integers see. */
+/* Every weight and activation at its bound and of one sign: the largest sums the integers see, of
+ * the high parts in even rows, and of the low ones (q = 2024 = 16 * 127 - 8, or 16 * -126 - 8, but
+ * for the block's first) in odd ones. */
 Test(matmul, extreme_weights_and_activations_do_not_saturate)
 {
     for (int isa = CPU_ISA_AVX2; isa <= (int)cpu_isa_detect(); isa++)
@@ -238,28 +240,31 @@ Test(matmul, extreme_weights_and_activations_do_not_saturate)
                     memset(c.w + b * n + skip, (const int[]){0x80, 0x7f, 0xff, 0x00}[value],
                            n - skip);
                 for (size_t i = 0; i < 5 * 64; i++)
-                    c.x[i] = i / 64 % 2 ? -3.0f : 3.0f;
+                    c.x[i] = (i / 128 % 2 ? -3.0f : 3.0f) *
+                             (i / 64 % 2 && i % 32 ? 2024.0f / 2032.0f : 1.0f);
                 float *y = matmul_case_run(&c, (enum cpu_isa)isa, 5, 0);
                 for (uint32_t i = 0; i < 5 * 20; i++)
-                    cr_assert_eq(y[i], oracle_int8(&c, c.x + i / 20 * 64, i % 20));
+                    cr_assert_eq(y[i], oracle_quantised(&c, c.x + i / 20 * 64, i % 20));
                 free(y);
                 matmul_case_fini(&c);
             }
 }
 
-Test(matmul, tiny_activations_count_as_zeros_and_nan_reaches_the_row_alone)
+Test(matmul, tiny_activations_count_as_zeros_and_nan_or_infinity_reach_their_row_alone)
 {
     for (int isa = CPU_ISA_AVX2; isa <= (int)cpu_isa_detect(); isa++)
         for (size_t t = 0; t < sizeof quantised / sizeof *quantised; t++) {
-            struct matmul_case c = matmul_case_make(quantised[t], 9, 64, 3, 21);
+            struct matmul_case c = matmul_case_make(quantised[t], 9, 64, 4, 21);
             for (int k = 0; k < 64; k++)
-                c.x[k] = 1e-39f; /* subnormal: 127 / max overflows */
+                c.x[k] = 1e-39f; /* subnormal: 2032 / max overflows */
             c.x[64 + 40] = NAN;
-            float *y = matmul_case_run(&c, (enum cpu_isa)isa, 3, 0);
+            c.x[192 + 3] = -INFINITY;
+            float *y = matmul_case_run(&c, (enum cpu_isa)isa, 4, 0);
             for (uint32_t o = 0; o < 9; o++) {
                 cr_assert_eq(y[o], 0.0f);
                 cr_assert(isnan(y[9 + o]));
-                cr_assert_eq(y[18 + o], oracle_int8(&c, c.x + 128, o));
+                cr_assert_eq(y[18 + o], oracle_quantised(&c, c.x + 128, o));
+                cr_assert_not(isfinite(y[27 + o]));
             }
             free(y);
             matmul_case_fini(&c);

@@ -15,10 +15,6 @@ static const char smollm2[] = ".cache/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 
 TestSuite(logits, .timeout = 120);
 
-/* With int8 activations the mean over a shorter prompt is allowed more, as the mean of fewer
- * independent errors is. */
-enum { NLL_IDS = 40 };
-
 /* How far a path may be from fp32. */
 struct tolerance {
     double logit;     /* absolute, on logits */
@@ -113,10 +109,7 @@ static void check_golden(struct model *m, const struct golden *g, const struct t
     check_logits(g, last, vocab, t->logit);
     check_top5(g, last, vocab, t->logprob);
     const double nll = logits_mean_nll(logits, vocab, g->ids, g->n_ids);
-    const bool is_noisy = isinf(t->logit) && g->n_ids < NLL_IDS;
-    const double wider = is_noisy ? sqrt((double)NLL_IDS / g->n_ids) : 1;
-    cr_assert_float_eq(nll, g->mean_nll, t->nll * wider, "%s: nll %g, not %g", g->id, nll,
-                       g->mean_nll);
+    cr_assert_float_eq(nll, g->mean_nll, t->nll, "%s: nll %g, not %g", g->id, nll, g->mean_nll);
     check_greedy(g, logits, vocab, t);
 }
 
@@ -168,19 +161,17 @@ Test(logits, the_vector_paths_give_the_tiny_llamas_logits_from_float_tensors)
     }
 }
 
-/* int8 activations: half as much again as the largest differences that llama.cpp shows on these
- * three prompts (the fixtures' README: 0.22, 0.27). The differences are rounding noise, so a
- * maximum over three prompts is a draw: another rounding of K and V alone moves it by a third. */
+/* Activations of 12 bits in blocks of 32: within what llama.cpp gives with activations rounded to
+ * BF16, which has 8 (the fixtures' README: 0.04; int8 gives 0.22 and more). */
 Test(logits, the_vector_paths_stay_near_the_tiny_llamas_logits_from_quantised_tensors)
 {
-    const struct tolerance q8 = {INFINITY, 0.33, 0.33, 0.66, true};
-    const struct tolerance q4 = {INFINITY, 0.40, 0.40, 0.80, true};
+    const struct tolerance t = {0.04, 0.04, 0.04, 0.08, true};
     enum cpu_isa isas[3];
     const uint32_t n = model_isas(isas);
     for (uint32_t i = 0; i < n; i++) {
-        check_tiny("llama", "Q8_0", isas[i], TENSOR_F16, &q8);
-        check_tiny("llama", "Q4_0", isas[i], TENSOR_F16, &q4);
-        check_tiny("llama", "Q4_1", isas[i], TENSOR_F16, &q4);
+        check_tiny("llama", "Q8_0", isas[i], TENSOR_F16, &t);
+        check_tiny("llama", "Q4_0", isas[i], TENSOR_F16, &t);
+        check_tiny("llama", "Q4_1", isas[i], TENSOR_F16, &t);
     }
 }
 
@@ -236,19 +227,19 @@ Test(logits, the_plain_path_with_an_f16_pool_stays_near_smollm2s_logits)
     check_smollm2(CPU_ISA_PLAIN, TENSOR_F16, 30, &t);
 }
 
-/* int8 activations and an F16 pool: the README's advice for SmolLM2. */
-static const struct tolerance smollm2_int8 = {INFINITY, 0.4, 0.03, 0.5, false};
+/* Activations of 12 bits and an F16 pool: half of what the README advises for int8 activations. */
+static const struct tolerance smollm2_quantised = {INFINITY, 0.2, 0.015, 0.25, false};
 
 Test(logits, avx2_stays_near_smollm2s_logits)
 {
     if (cpu_isa_detect() < CPU_ISA_AVX2)
         cr_skip_test("no AVX2 here");
-    check_smollm2(CPU_ISA_AVX2, TENSOR_F16, UINT32_MAX, &smollm2_int8);
+    check_smollm2(CPU_ISA_AVX2, TENSOR_F16, UINT32_MAX, &smollm2_quantised);
 }
 
 Test(logits, avx512_stays_near_smollm2s_logits)
 {
     if (cpu_isa_detect() < CPU_ISA_AVX512)
         cr_skip_test("no AVX-512 here");
-    check_smollm2(CPU_ISA_AVX512, TENSOR_F16, UINT32_MAX, &smollm2_int8);
+    check_smollm2(CPU_ISA_AVX512, TENSOR_F16, UINT32_MAX, &smollm2_quantised);
 }

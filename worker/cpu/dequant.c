@@ -1,7 +1,7 @@
 /* What numbers does a stored row hold? Turns one row of a tensor, in GGUF's layout, into f32.
  *
  * Invariant: plain C without contraction, so every machine gets the same bits; values are those of
- * the format's definition, and the int8 kernels are tested against them.
+ * the format's definition, and the integer kernels are tested against them.
  * Does not know matrices, activations or instruction sets. */
 #include "worker/cpu/dequant.h"
 

@@ -32,7 +32,7 @@ static size_t f32_bytes(size_t n_rows, size_t n_in)
 
 static size_t quants_bytes(size_t n_rows, size_t n_in)
 {
-    return align64(n_rows * blocks_for(n_in) * MATMUL_BLOCK);
+    return align64(n_rows * blocks_for(n_in) * MATMUL_ROW_BYTES);
 }
 
 size_t matmul_input_bytes(enum cpu_isa isa, uint32_t n_rows, uint32_t n_in)
@@ -60,7 +60,7 @@ static void quantise_row(matmul_quantise_fn *quantise, const float *x, size_t n_
     if (k < n_in) {
         float rest[MATMUL_BLOCK] = {0};
         memcpy(rest, x + k, (n_in - k) * sizeof *rest);
-        quantise(rest, 1, q + n_whole * step * MATMUL_BLOCK, meta + n_whole * step, step);
+        quantise(rest, 1, q + n_whole * step * MATMUL_ROW_BYTES, meta + n_whole * step, step);
     }
 }
 
@@ -82,7 +82,8 @@ void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t 
     for (size_t r = row_begin; r < row_end; r++) {
         size_t step;
         const size_t block = first_block(n_rows, blocks_for(n_in), r, &step);
-        quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_BLOCK, meta + block, step);
+        quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_ROW_BYTES, meta + block,
+                     step);
         memcpy(f32 + r * n_in, x + r * n_in, n_in * sizeof *x); /* while the row is in cache */
     }
 }
@@ -124,7 +125,7 @@ static void run_quant_tile(const struct matmul_job *job, matmul_quant_fn *kernel
                                    .y_stride = job->y_stride};
     const uint32_t n_tiled = m->has_amx ? (end - begin) / MATMUL_GROUP : 0;
     for (uint32_t r = begin; r < end; r += MATMUL_GROUP) {
-        p.q = job->in.quants + (size_t)r * m->n_blocks * MATMUL_BLOCK;
+        p.q = job->in.quants + (size_t)r * m->n_blocks * MATMUL_ROW_BYTES;
         p.meta = job->in.meta + (size_t)r * m->n_blocks;
         p.n_rows = min_u32(MATMUL_GROUP, end - r);
         p.y = job->y + r * job->y_stride + first_output;
@@ -140,10 +141,11 @@ static void run_quant_tile(const struct matmul_job *job, matmul_quant_fn *kernel
 static void run_quant(const struct matmul_job *job, matmul_quant_fn *kernel)
 {
     const struct matmul_weight *m = job->m;
-    const uint32_t strip = rows_of_strip(m->n_blocks * (MATMUL_BLOCK + sizeof(struct matmul_meta)));
+    const uint32_t strip =
+        rows_of_strip(m->n_blocks * (MATMUL_ROW_BYTES + sizeof(struct matmul_meta)));
     const bool is_tiled = m->has_amx && job->in.n_rows >= MATMUL_GROUP;
     if (is_tiled)
-        matmul_amx_begin();
+        matmul_amx_begin(m->type);
     for (uint32_t r = 0; r < job->in.n_rows; r += strip)
         for (uint32_t o = job->out_begin; o < job->out_end; o += m->lanes)
             run_quant_tile(job, kernel, o / m->lanes, r, min_u32(r + strip, job->in.n_rows));

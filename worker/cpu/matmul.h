@@ -30,7 +30,7 @@ uint32_t matmul_weight_tile(const struct matmul_weight *m);
  * and type. 64-byte aligned storage is the caller's. */
 size_t matmul_input_bytes(enum cpu_isa isa, uint32_t n_rows, uint32_t n_in);
 /* Prepares rows [row_begin, row_end) of x: [n_rows][n_in] f32. On AVX2/AVX512 this makes both the
- * int8 form (per 32 values: scale, sum) that quantised weights use, and keeps f32 for float
+ * 12-bit form (per 32 values: scale, sum) that quantised weights use, and keeps f32 for float
  * weights; PLAIN keeps f32. */
 void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t n_in,
                     uint32_t row_begin, uint32_t row_end, void *input);

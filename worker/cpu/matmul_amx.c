@@ -16,14 +16,16 @@
 
 enum {
     LANES = 16,
-    SEGMENT = 64,   /* blocks whose unpacked weights lie on the stack, 32 KiB */
-    UNPACKED = 512, /* bytes of a block: [8][LANES][4] u8 */
+    SEGMENT = 24,    /* blocks whose unpacked weights lie on the stack, 24 KiB */
+    UNPACKED = 1024, /* bytes of a block: [2][8][LANES][4] u8, first times 16, then as they are */
+    Q8_BYTES = 512,  /* bytes of a block: [8][LANES][4] u8 */
     ARCH_REQ_XCOMP_PERM = 0x1023,
     XFEATURE_TILE_DATA = 18,
 };
 
+/* Q4: part 0 is the dots. Q8: 16 * part 0 + part 1 is, since 16 * w is no byte. */
 struct sums {
-    int32_t of[MATMUL_GROUP][LANES];
+    int32_t part[2][MATMUL_GROUP][LANES];
 };
 
 /* The compiler's tile intrinsics do not say that they read memory: what they are to read must have
@@ -39,18 +41,19 @@ bool matmul_amx_request(void)
            syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
 }
 
-/* Tiles 0, 1: sums [16 rows][16 outputs]; 4, 5: activations [16 rows][32 values]; 6, 7: weights
- * [8][16 outputs][4 values]. */
-void matmul_amx_begin(void)
+/* Tiles 0 to 3: sums [16 rows][16 outputs]; 4, 5: activations [16 rows][k]; 6, 7: weights
+ * [k / 4][16 outputs][4 values]. k: both parts of the activations beside each other for Q4, one for
+ * Q8. */
+void matmul_amx_begin(enum tensor_type type)
 {
+    const uint8_t k = type == TENSOR_Q8_0 ? MATMUL_BLOCK : 2 * MATMUL_BLOCK;
     struct {
         uint8_t palette, start_row, reserved[14];
         uint16_t row_bytes[16];
         uint8_t rows[16];
-    } config __attribute__((aligned(64))) = {
-        .palette = 1,
-        .row_bytes = {64, 64, 0, 0, MATMUL_BLOCK, MATMUL_BLOCK, 64, 64},
-        .rows = {16, 16, 0, 0, 16, 16, MATMUL_BLOCK / 4, MATMUL_BLOCK / 4}};
+    } config __attribute__((aligned(64))) = {.palette = 1,
+                                             .row_bytes = {64, 64, 64, 64, k, k, 64, 64},
+                                             .rows = {16, 16, 16, 16, 16, 16, k / 4, k / 4}};
     finish_writes(&config);
     _tile_loadconfig(&config);
 }
@@ -60,22 +63,31 @@ void matmul_amx_end(void)
     _tile_release();
 }
 
-/* Multiplies one block: q [16][32], w [UNPACKED]. Tile numbers are part of the instruction: a macro
- * can pass them on, a function cannot. */
-#define MULTIPLY(c, a, b)                                                                          \
+/* Adds nothing to, but sets, the sums: q times the weights in tile b. Tile numbers are part of the
+ * instruction: a macro can pass them on, a function cannot. */
+#define MULTIPLY(c, a, b, q, sums)                                                                 \
     _tile_zero(c);                                                                                 \
-    _tile_loadd(a, q, MATMUL_BLOCK);                                                               \
-    _tile_loadd(b, w, 64);                                                                         \
+    _tile_loadd(a, q, MATMUL_ROW_BYTES);                                                           \
     _tile_dpbsud(c, a, b);                                                                         \
-    _tile_stored(c, out->of, 64)
+    _tile_stored(c, sums, 64)
 
-/* Neighbouring blocks use other tiles, so that one need not wait for the other. */
-INLINE void multiply(uint32_t block, const int8_t *q, const uint8_t *w, struct sums *out)
+/* One block: q [16][2][32], w [UNPACKED] or [Q8_BYTES]. Neighbouring blocks use other tiles, so
+ * that one need not wait for the other. */
+INLINE void multiply(enum tensor_type type, uint32_t block, const int8_t *q, const uint8_t *w,
+                     struct sums *out)
 {
     if (block % 2) {
-        MULTIPLY(0, 4, 6);
+        _tile_loadd(6, w, 64);
+        MULTIPLY(0, 4, 6, q, out->part[0]);
+        if (type == TENSOR_Q8_0) {
+            MULTIPLY(2, 5, 6, q + MATMUL_BLOCK, out->part[1]);
+        }
     } else {
-        MULTIPLY(1, 5, 7);
+        _tile_loadd(7, w, 64);
+        MULTIPLY(1, 5, 7, q, out->part[0]);
+        if (type == TENSOR_Q8_0) {
+            MULTIPLY(3, 4, 7, q + MATMUL_BLOCK, out->part[1]);
+        }
     }
 }
 
@@ -91,7 +103,10 @@ INLINE void accumulate(enum tensor_type type, const struct sums *sums, const uin
     const __m512 m_w = type == TENSOR_Q4_1 ? load_halves(scales + 2 * LANES) : d_w;
 #pragma GCC unroll 16
     for (int r = 0; r < MATMUL_GROUP; r++) {
-        __m512i sum = _mm512_load_si512(sums->of[r]);
+        __m512i sum = _mm512_load_si512(sums->part[0][r]);
+        if (type == TENSOR_Q8_0)
+            sum = _mm512_add_epi32(_mm512_slli_epi32(sum, MATMUL_LOW_BITS),
+                                   _mm512_load_si512(sums->part[1][r]));
         if (type == TENSOR_Q4_0)
             sum = _mm512_add_epi32(sum, _mm512_set1_epi32(meta[r].offset_q4));
         if (type == TENSOR_Q8_0)
@@ -113,7 +128,8 @@ INLINE void add_group(enum tensor_type type, const struct segment *s,
                       const struct matmul_quant_piece *p)
 {
     const size_t scale_bytes = (type == TENSOR_Q4_1 ? 4 : 2) * LANES;
-    const int8_t *q = p->q + (size_t)s->begin * MATMUL_GROUP * MATMUL_BLOCK;
+    const size_t w_bytes = type == TENSOR_Q8_0 ? Q8_BYTES : UNPACKED;
+    const int8_t *q = p->q + (size_t)s->begin * MATMUL_GROUP * MATMUL_ROW_BYTES;
     const struct matmul_meta *meta = p->meta + (size_t)s->begin * MATMUL_GROUP;
     const __mmask16 mask = (__mmask16)((1u << p->n_outputs) - 1);
     struct sums sums[2] __attribute__((aligned(64)));
@@ -124,7 +140,7 @@ INLINE void add_group(enum tensor_type type, const struct segment *s,
             s->begin ? _mm512_maskz_loadu_ps(mask, p->y + r * p->y_stride) : _mm512_setzero_ps();
     for (uint32_t b = 0; b <= s->n_blocks; b++) {
         if (b < s->n_blocks)
-            multiply(b, q + (size_t)b * MATMUL_GROUP * MATMUL_BLOCK, s->w + b * UNPACKED,
+            multiply(type, b, q + (size_t)b * MATMUL_GROUP * MATMUL_ROW_BYTES, s->w + b * w_bytes,
                      &sums[b % 2]);
         if (b > 0)
             accumulate(type, &sums[(b - 1) % 2], s->scales + (b - 1) * scale_bytes,
@@ -138,11 +154,15 @@ INLINE void add_group(enum tensor_type type, const struct segment *s,
 static void unpack(const uint8_t *nibbles, uint32_t n_blocks, uint8_t *w)
 {
     const __m512i low = _mm512_set1_epi8(15);
-    for (uint32_t b = 0; b < n_blocks; b++, nibbles += UNPACKED / 2, w += UNPACKED)
+    for (uint32_t b = 0; b < n_blocks; b++, nibbles += Q8_BYTES / 2, w += UNPACKED)
         for (int j = 0; j < 4; j++) {
             const __m512i both = _mm512_loadu_si512(nibbles + 64 * j);
-            _mm512_store_si512(w + 64 * j, _mm512_and_si512(both, low));
-            _mm512_store_si512(w + 64 * (j + 4), _mm512_and_si512(_mm512_srli_epi16(both, 4), low));
+            const __m512i first = _mm512_and_si512(both, low);
+            const __m512i second = _mm512_and_si512(_mm512_srli_epi16(both, 4), low);
+            _mm512_store_si512(w + 64 * j, _mm512_slli_epi16(first, MATMUL_LOW_BITS));
+            _mm512_store_si512(w + 64 * (j + 4), _mm512_andnot_si512(low, both));
+            _mm512_store_si512(w + 64 * (j + 8), first);
+            _mm512_store_si512(w + 64 * (j + 12), second);
         }
 }
 
@@ -165,7 +185,7 @@ INLINE void quant_groups(enum tensor_type type, const struct matmul_quant_piece 
         struct matmul_quant_piece group = *p;
         for (uint32_t g = 0; g < n_groups; g++) {
             add_group(type, &s, &group);
-            group.q += (size_t)p->n_blocks * MATMUL_GROUP * MATMUL_BLOCK;
+            group.q += (size_t)p->n_blocks * MATMUL_GROUP * MATMUL_ROW_BYTES;
             group.meta += (size_t)p->n_blocks * MATMUL_GROUP;
             group.y += MATMUL_GROUP * p->y_stride;
         }

@@ -3,7 +3,8 @@
  * Invariant: the same sequence of operations an output as on AVX-512 (see matmul_avx512.c), so the
  * two paths agree bit for bit. No 16-bit sum can saturate: Q4 pairs are at most 15 * 127 * 2 and
  * eight of them are added, 30480; Q8_0 pairs, by absolute weights and signed activations, at most
- * 128 * 127 * 2 = 32512, and go to 32 bits at once.
+ * 128 * 127 * 2 = 32512, and go to 32 bits at once, but eight pairs of the low parts, at most
+ * 128 * 8 * 2 * 8 = 16384.
  * Does not know threads, strips of rows, nor how the layouts came to be (matmul_impl.h). */
 #include "worker/cpu/matmul_impl.h"
 
@@ -28,6 +29,28 @@ INLINE int32_t max_lanes(__m256i v)
     return _mm_cvtsi128_si32(_mm_max_epi32(s, _mm_shuffle_epi32(s, _MM_SHUFFLE(2, 3, 0, 1))));
 }
 
+INLINE void store_bytes(const __m256i v[4], int8_t *q)
+{
+    /* packing works within halves: the permutation puts the groups of four back in order */
+    const __m256i mixed =
+        _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256((__m256i *)(void *)q, _mm256_permutevar8x32_epi32(mixed, order));
+}
+
+/* high = (v + 8) >> 4, low = v - 16 * high */
+INLINE void store_parts(const __m256i v[4], int8_t *q)
+{
+    const __m256i half = _mm256_set1_epi32(1 << (MATMUL_LOW_BITS - 1));
+    __m256i high[4], low[4];
+    for (int i = 0; i < 4; i++) {
+        high[i] = _mm256_srai_epi32(_mm256_add_epi32(v[i], half), MATMUL_LOW_BITS);
+        low[i] = _mm256_sub_epi32(v[i], _mm256_slli_epi32(high[i], MATMUL_LOW_BITS));
+    }
+    store_bytes(high, q);
+    store_bytes(low, q + MATMUL_BLOCK);
+}
+
 INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
@@ -41,18 +64,14 @@ INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
     float amax;
     memcpy(&amax, &bits, sizeof amax);
     const bool is_tiny = amax < MATMUL_TINY;
-    const __m256 inverse = _mm256_set1_ps(is_tiny ? 0 : 127.0f / amax);
+    const __m256 inverse = _mm256_set1_ps(is_tiny ? 0 : MATMUL_TOP / amax);
     for (int i = 0; i < 4; i++) {
         v[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inverse));
         sum = _mm256_add_epi32(sum, v[i]);
     }
-    /* packing works within halves: the permutation puts the groups of four back in order */
-    const __m256i mixed =
-        _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256((__m256i *)(void *)q, _mm256_permutevar8x32_epi32(mixed, order));
+    store_parts(v, q);
     const int32_t total = add_lanes(sum);
-    meta->d = is_tiny ? 0 : amax / 127.0f;
+    meta->d = is_tiny ? 0 : amax / MATMUL_TOP;
     meta->d_sum = meta->d * (float)total;
     meta->offset_q4 = (int32_t)(0u - 8u * (uint32_t)total);
     meta->offset_q8 = (int32_t)(0u - 128u * (uint32_t)total);
@@ -62,7 +81,7 @@ void matmul_avx2_quantise(const float *x, size_t n_blocks, int8_t *q, struct mat
                           size_t step)
 {
     for (size_t b = 0; b < n_blocks; b++)
-        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_BLOCK, &meta[b * step]);
+        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_ROW_BYTES, &meta[b * step]);
 }
 
 INLINE __m256i load_bytes(const void *p)
@@ -82,43 +101,56 @@ INLINE __m256 load_halves(const uint8_t *p)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
 }
 
+INLINE __m256i weighted_pairs(__m256i v, const int16_t weight)
+{
+    return _mm256_madd_epi16(v, _mm256_set1_epi16(weight));
+}
+
 /* The integer dots of one block for `rows` rows: sum[r] has 8 outputs. */
 INLINE void dot_q4(const uint8_t *quants, const int8_t *q, const int rows, __m256i *sum)
 {
-    const __m256i nibble = _mm256_set1_epi8(15), ones = _mm256_set1_epi16(1);
-    __m256i pairs[4];
+    const __m256i nibble = _mm256_set1_epi8(15);
+    __m256i pairs[4], rest[4];
     for (int r = 0; r < rows; r++)
-        pairs[r] = _mm256_setzero_si256();
+        pairs[r] = rest[r] = _mm256_setzero_si256();
 #pragma GCC unroll 4
     for (int j = 0; j < 4; j++) {
         const __m256i both = load_bytes(quants + 32 * j);
         const __m256i low = _mm256_and_si256(both, nibble);
         const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
         for (int r = 0; r < rows; r++) {
-            const int8_t *at = q + r * MATMUL_BLOCK + 4 * j;
+            const int8_t *at = q + r * MATMUL_ROW_BYTES + 4 * j, *then = at + MATMUL_BLOCK;
             pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(low, load_four(at)));
             pairs[r] = _mm256_add_epi16(pairs[r], _mm256_maddubs_epi16(high, load_four(at + 16)));
+            rest[r] = _mm256_add_epi16(rest[r], _mm256_maddubs_epi16(low, load_four(then)));
+            rest[r] = _mm256_add_epi16(rest[r], _mm256_maddubs_epi16(high, load_four(then + 16)));
         }
     }
     for (int r = 0; r < rows; r++)
-        sum[r] = _mm256_madd_epi16(pairs[r], ones);
+        sum[r] = _mm256_add_epi32(weighted_pairs(pairs[r], 1 << MATMUL_LOW_BITS),
+                                  weighted_pairs(rest[r], 1));
 }
 
 INLINE void dot_q8(const uint8_t *quants, const int8_t *q, const int rows, __m256i *sum)
 {
-    const __m256i ones = _mm256_set1_epi16(1);
+    __m256i rest[4];
     for (int r = 0; r < rows; r++)
-        sum[r] = _mm256_setzero_si256();
+        sum[r] = rest[r] = _mm256_setzero_si256();
 #pragma GCC unroll 8
     for (int j = 0; j < 8; j++) {
         const __m256i w = load_bytes(quants + 32 * j);
         const __m256i size = _mm256_abs_epi8(w); /* -128 becomes 128 as u8 */
         for (int r = 0; r < rows; r++) {
-            const __m256i x = _mm256_sign_epi8(load_four(q + r * MATMUL_BLOCK + 4 * j), w);
-            sum[r] =
-                _mm256_add_epi32(sum[r], _mm256_madd_epi16(_mm256_maddubs_epi16(size, x), ones));
+            const int8_t *at = q + r * MATMUL_ROW_BYTES + 4 * j;
+            const __m256i high = _mm256_sign_epi8(load_four(at), w);
+            const __m256i low = _mm256_sign_epi8(load_four(at + MATMUL_BLOCK), w);
+            sum[r] = _mm256_add_epi32(
+                sum[r], weighted_pairs(_mm256_maddubs_epi16(size, high), 1 << MATMUL_LOW_BITS));
+            rest[r] = _mm256_add_epi16(rest[r], _mm256_maddubs_epi16(size, low));
         }
     }
+    for (int r = 0; r < rows; r++)
+        sum[r] = _mm256_add_epi32(sum[r], weighted_pairs(rest[r], 1));
 }
 
 INLINE void store(float *y, __m256 v, uint32_t n)
@@ -142,7 +174,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
     const size_t quant_bytes = (type == TENSOR_Q8_0 ? 32 : 16) * LANES;
     const size_t scale_bytes = (type == TENSOR_Q4_1 ? 4 : 2) * LANES;
     const uint8_t *quants = p->quants, *scales = p->scales;
-    const int8_t *q = p->q + first * MATMUL_BLOCK;
+    const int8_t *q = p->q + first * MATMUL_ROW_BYTES;
     const struct matmul_meta *meta = p->meta + first;
     __m256 acc[4];
     for (int r = 0; r < rows; r++)
@@ -167,7 +199,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
             prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;
-        q += (size_t)p->n_rows * MATMUL_BLOCK;
+        q += (size_t)p->n_rows * MATMUL_ROW_BYTES;
         meta += p->n_rows;
     }
     for (int r = 0; r < rows; r++)

@@ -3,6 +3,7 @@
  * Invariant: an output's arithmetic is one sequence, whatever else is computed beside it.
  *   quantised: for each block of 32, in order: acc = fma((f32)idot, d_w * d_x, acc), and for Q4_1
  *              acc = fma(m_w, d_x * sum, acc); idot is an exact integer, so its order is free
+ *              (16 * the dot of the high parts + that of the low ones)
  *   float:     for each k, in order: acc = fma(x, w, acc)
  * So register tiles of any number of rows give the same bits, and so does AVX2.
  * Does not know threads, strips of rows, nor how the layouts came to be (matmul_impl.h). */
@@ -20,6 +21,16 @@ enum {
     DOTS = MATMUL_BLOCK / 4
 }; /* one vpdpbusd takes 4 values of each output */
 
+/* high = (v + 8) >> 4, low = v - 16 * high */
+INLINE void store_parts(__m512i v, int8_t *q)
+{
+    const __m512i half = _mm512_set1_epi32(1 << (MATMUL_LOW_BITS - 1));
+    const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(v, half), MATMUL_LOW_BITS);
+    const __m512i low = _mm512_sub_epi32(v, _mm512_slli_epi32(high, MATMUL_LOW_BITS));
+    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtsepi32_epi8(high));
+    _mm_storeu_si128((__m128i *)(void *)(q + MATMUL_BLOCK), _mm512_cvtsepi32_epi8(low));
+}
+
 INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
 {
     const __m512 x0 = _mm512_loadu_ps(x), x1 = _mm512_loadu_ps(x + 16);
@@ -30,13 +41,13 @@ INLINE void quantise_block(const float *x, int8_t *q, struct matmul_meta *meta)
     float amax;
     memcpy(&amax, &bits, sizeof amax);
     const bool is_tiny = amax < MATMUL_TINY;
-    const __m512 inverse = _mm512_set1_ps(is_tiny ? 0 : 127.0f / amax);
+    const __m512 inverse = _mm512_set1_ps(is_tiny ? 0 : MATMUL_TOP / amax);
     const __m512i q0 = _mm512_cvtps_epi32(_mm512_mul_ps(x0, inverse));
     const __m512i q1 = _mm512_cvtps_epi32(_mm512_mul_ps(x1, inverse));
-    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtsepi32_epi8(q0));
-    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtsepi32_epi8(q1));
+    store_parts(q0, q);
+    store_parts(q1, q + 16);
     const int32_t sum = _mm512_reduce_add_epi32(_mm512_add_epi32(q0, q1));
-    meta->d = is_tiny ? 0 : amax / 127.0f;
+    meta->d = is_tiny ? 0 : amax / MATMUL_TOP;
     meta->d_sum = meta->d * (float)sum;
     meta->offset_q4 = (int32_t)(0u - 8u * (uint32_t)sum);
     meta->offset_q8 = (int32_t)(0u - 128u * (uint32_t)sum);
@@ -46,7 +57,7 @@ void matmul_avx512_quantise(const float *x, size_t n_blocks, int8_t *q, struct m
                             size_t step)
 {
     for (size_t b = 0; b < n_blocks; b++)
-        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_BLOCK, &meta[b * step]);
+        quantise_block(x + b * MATMUL_BLOCK, q + b * step * MATMUL_ROW_BYTES, &meta[b * step]);
 }
 
 INLINE __m512i load_four(const int8_t *q)
@@ -94,6 +105,15 @@ INLINE void prefetch(const uint8_t *p, size_t n_bytes)
         _mm_prefetch((const char *)(p + i), _MM_HINT_T0);
 }
 
+/* sum[i] += w times one part of row i of `side` rows. */
+INLINE void add_dots(const __m512i w[DOTS], const int8_t *q, const int side, __m512i sum[4])
+{
+#pragma GCC unroll 8
+    for (int j = 0; j < DOTS; j++)
+        for (int i = 0; i < side; i++)
+            sum[i] = _mm512_dpbusd_epi32(sum[i], w[j], load_four(q + i * MATMUL_ROW_BYTES + 4 * j));
+}
+
 /* Rows [first, first + rows) of the piece; rows is a constant once inlined. Rows go `side` at a
  * time, so that their chains of vpdpbusd overlap. */
 INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t first,
@@ -103,7 +123,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
     const size_t quant_bytes = (type == TENSOR_Q8_0 ? 32 : 16) * LANES;
     const size_t scale_bytes = (type == TENSOR_Q4_1 ? 4 : 2) * LANES;
     const uint8_t *quants = p->quants, *scales = p->scales;
-    const int8_t *q = p->q + first * MATMUL_BLOCK;
+    const int8_t *q = p->q + first * MATMUL_ROW_BYTES;
     const struct matmul_meta *meta = p->meta + first;
     __m512 acc[MATMUL_GROUP], m_w = _mm512_setzero_ps();
     for (int r = 0; r < rows; r++)
@@ -116,13 +136,14 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
             m_w = load_halves(scales + 2 * LANES);
 #pragma GCC unroll 16
         for (int r = 0; r < rows; r += side) {
+            const int8_t *at = q + r * MATMUL_ROW_BYTES;
             for (int i = 0; i < side; i++)
-                sum[i] = first_sum(type, &meta[r + i]);
-#pragma GCC unroll 8
-            for (int j = 0; j < DOTS; j++)
-                for (int i = 0; i < side; i++)
-                    sum[i] = _mm512_dpbusd_epi32(sum[i], w[j],
-                                                 load_four(q + (r + i) * MATMUL_BLOCK + 4 * j));
+                sum[i] = _mm512_setzero_si512();
+            add_dots(w, at, side, sum);
+            for (int i = 0; i < side; i++)
+                sum[i] = _mm512_add_epi32(_mm512_slli_epi32(sum[i], MATMUL_LOW_BITS),
+                                          first_sum(type, &meta[r + i]));
+            add_dots(w, at + MATMUL_BLOCK, side, sum);
             for (int i = 0; i < side; i++) {
                 const __m512 d = _mm512_mul_ps(d_w, _mm512_set1_ps(meta[r + i].d));
                 acc[r + i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum[i]), d, acc[r + i]);
@@ -135,7 +156,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
             prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;
-        q += (size_t)p->n_rows * MATMUL_BLOCK;
+        q += (size_t)p->n_rows * MATMUL_ROW_BYTES;
         meta += p->n_rows;
     }
     const __mmask16 mask = (__mmask16)((1u << p->n_outputs) - 1);
