@@ -20,7 +20,8 @@ void logprobs_push(struct logprobs *l, const struct emitted_token *token, size_t
     struct logprobs_entry e = {.begin = begin, .end = end, .n_chars = n_chars, .token = *token};
     if (e.token.n_top > MESSAGE_MAX_TOP_LOGPROBS)
         e.token.n_top = MESSAGE_MAX_TOP_LOGPROBS;
-    memcpy(e.top, token->top, e.token.n_top * sizeof *e.top);
+    if (e.token.n_top > 0) /* else top may be NULL */
+        memcpy(e.top, token->top, e.token.n_top * sizeof *e.top);
     bytes_append(&l->entries, &e, sizeof e);
 }
 
