@@ -19,8 +19,8 @@ static const struct command {
     const char *name, *done, *help;
 } commands[] = {
     {"status", NULL, "what the node does: workers, KV store, requests"},
-    {"drain", "draining: takes no new requests, finishes those it has",
-     "take no new requests (/readyz 503), finish those that run"},
+    {"drain", "draining: /readyz says 503; what still comes is served",
+     "tell load balancers to stay away (/readyz 503); serve what still comes"},
     {"undrain", "takes requests again", "take requests again"},
     {"shutdown", "shutting down: finishes what it has, then exits",
      "drain, then stop the node and its workers"},

@@ -66,7 +66,7 @@ def test_a_control_client_that_never_reads_costs_no_memory(tmp_path):
                     s.sendall(b'{"cmd":"status"}\n' * 200)
             except OSError:
                 pass
-            assert rss(node) - before < 32
+            assert rss(node) - before < 32 * PATIENCE  # a sanitizer keeps freed memory for a while
         assert node.status()["ok"]
 
 
