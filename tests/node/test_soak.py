@@ -9,7 +9,6 @@ import pathlib
 import random
 import signal
 import socket
-import threading
 import time
 
 from conftest import PATIENCE, Node, alive, wait_until
