@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum {
@@ -27,6 +28,8 @@ enum {
     FLUSH_US = 1000 * 1000,
     MAX_LEASES =
         128, /* twice the workers there can be: the next router of the name may have more */
+    OWN_DESCRIPTORS = 160, /* control socket's 32, HTTP's 64 that are told to go, files, loop */
+    DESCRIPTORS_PER_WORKER = 4,
     LOCK_WAIT_MS = 200, /* a worker that clears up after a dead router holds it for a moment */
 };
 
@@ -339,9 +342,33 @@ static enum err open_workers(struct node *n, struct err_info *ei)
     return OK;
 }
 
+/* Descriptors for all the connections that may be, or fewer connections: ZeroMQ ends the process
+ * when a worker connects and there is none left. */
+static void reserve_descriptors(struct node *n)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return;
+    uint32_t *max = &n->config->http.max_connections;
+    rlim_t own = OWN_DESCRIPTORS + DESCRIPTORS_PER_WORKER * (rlim_t)n->config->workers;
+    rlim_t wanted = own + *max;
+    if (limit.rlim_cur < wanted) {
+        limit.rlim_cur = limit.rlim_max < wanted ? limit.rlim_max : wanted;
+        if (setrlimit(RLIMIT_NOFILE, &limit) != 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+            log_warn("node: cannot raise the limit of open files: %s", strerror(errno));
+    }
+    if (limit.rlim_cur >= wanted)
+        return;
+    rlim_t rest = limit.rlim_cur > own ? limit.rlim_cur - own : 1;
+    log_warn("node: at most %llu open files (ulimit -n): http.max_connections is %llu, not %u",
+             (unsigned long long)limit.rlim_cur, (unsigned long long)rest, *max);
+    *max = (uint32_t)rest;
+}
+
 static enum err open_doors(struct node *n, struct err_info *ei)
 {
     uint64_t seed_base;
+    reserve_descriptors(n);
     if (getrandom(&seed_base, sizeof seed_base, 0) != sizeof seed_base)
         return err_set(ei, ERR_IO, "node: no random numbers: %s", strerror(errno));
     enum err rc = api_start(&(struct api_config){.base = n->base,

@@ -91,15 +91,44 @@ def test_a_worker_that_cannot_be_watched_does_not_stop_the_router(tmp_path):
             http.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             assert http.recv(4096)
             pid = node.worker_pids()[0]
-            n_open = wait_until(lambda: n_descriptors(node))
-            # the death gives some back: fewer than those that are taken before the pidfd
-            with at_most(node, n_open - 2):
+            # no number below the pidfd's is free, nor becomes free with it
+            pidfd = min(int(p.name) for p in pathlib.Path(f"/proc/{node.pid}/fd").iterdir()
+                        if "pidfd" in os.readlink(p))
+            with at_most(node, pidfd):
                 os.kill(pid, signal.SIGKILL)
                 wait_until(lambda: not pathlib.Path(f"/proc/{pid}").exists())
                 for _ in range(10):
                     time.sleep(0.1)
                     http.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
                     assert http.recv(4096).startswith(b"HTTP/1.1 200")
+        wait_until(lambda: node.get("/readyz")[0] == 200)
+        assert complete(node, "again", max_tokens=2)
+
+
+class LimitedNode(Node):
+    """A node under a limit of open files. limit: arguments of the shell's ulimit."""
+
+    def __init__(self, directory, limit, **keys):
+        self.limit = limit
+        super().__init__(directory, **keys)
+
+    def start(self, wait=True):
+        self.arguments = ["bash", "-c", f'ulimit {self.limit}; exec "$@"', "-", *self.arguments]
+        super().start(wait)
+
+
+@pytest.mark.parametrize("limit", ["-Sn 220", "-n 220"])
+def test_clients_cannot_take_the_descriptors_that_workers_need(tmp_path, limit):
+    """ZeroMQ aborts its process when a connection comes and there is no descriptor for it."""
+    with LimitedNode(tmp_path, limit, workers=1) as node:
+        clients = []
+        for _ in range(260):
+            clients.append(socket.create_connection((node.host, node.port)))
+        pid = node.worker_pids()[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: node.status()["workers"][0]["state"] == "ready" and node.worker_pids()[0] != pid)
+        for c in clients:
+            c.close()
         wait_until(lambda: node.get("/readyz")[0] == 200)
         assert complete(node, "again", max_tokens=2)
 
