@@ -40,7 +40,8 @@ size_t matmul_input_bytes(enum cpu_isa isa, uint32_t n_rows, uint32_t n_in)
     size_t bytes = f32_bytes(n_rows, n_in);
     if (isa != CPU_ISA_PLAIN)
         bytes += quants_bytes(n_rows, n_in) +
-                 align64(n_rows * blocks_for(n_in) * sizeof(struct matmul_meta));
+                 align64(n_rows * blocks_for(n_in) * sizeof(struct matmul_meta)) +
+                 MATMUL_AMX_OVERREAD;
     return bytes;
 }
 
@@ -123,15 +124,16 @@ static void run_quant_tile(const struct matmul_job *job, matmul_quant_fn *kernel
                                    .n_blocks = m->n_blocks,
                                    .n_outputs = min_u32(m->lanes, m->n_out - first_output),
                                    .y_stride = job->y_stride};
-    const uint32_t n_tiled = m->has_amx ? (end - begin) / MATMUL_GROUP : 0;
-    for (uint32_t r = begin; r < end; r += MATMUL_GROUP) {
+    const uint32_t n = end - begin, left = n % MATMUL_GROUP;
+    const uint32_t n_tiled = !m->has_amx ? 0 : left < MATMUL_AMX_ROWS ? n - left : n;
+    for (uint32_t r = begin; r < end; r += p.n_rows) {
         p.q = job->in.quants + (size_t)r * m->n_blocks * MATMUL_ROW_BYTES;
         p.meta = job->in.meta + (size_t)r * m->n_blocks;
         p.n_rows = min_u32(MATMUL_GROUP, end - r);
         p.y = job->y + r * job->y_stride + first_output;
         if (n_tiled && r == begin) {
-            matmul_amx_quant(m->type, &p, n_tiled);
-            r += (n_tiled - 1) * MATMUL_GROUP;
+            p.n_rows = n_tiled;
+            matmul_amx_quant(m->type, &p);
         } else {
             kernel(m->type, &p);
         }
@@ -143,7 +145,7 @@ static void run_quant(const struct matmul_job *job, matmul_quant_fn *kernel)
     const struct matmul_weight *m = job->m;
     const uint32_t strip =
         rows_of_strip(m->n_blocks * (MATMUL_ROW_BYTES + sizeof(struct matmul_meta)));
-    const bool is_tiled = m->has_amx && job->in.n_rows >= MATMUL_GROUP;
+    const bool is_tiled = m->has_amx && job->in.n_rows >= MATMUL_AMX_ROWS;
     if (is_tiled)
         matmul_amx_begin(m->type);
     for (uint32_t r = 0; r < job->in.n_rows; r += strip)

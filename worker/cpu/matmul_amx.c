@@ -1,11 +1,13 @@
-/* How do many rows multiply faster than with VNNI? The AVX-512 path's integer dots on the tile unit
- * (AMX-INT8), where processor and kernel grant it.
+/* How do several rows multiply faster than with VNNI? The AVX-512 path's integer dots on the tile
+ * unit (AMX-INT8), where processor and kernel grant it.
  *
  * Invariant: bit for bit what matmul_avx512_quant computes: the integer dots are exact on either
  * unit, and the float operations of an output are the same in the same order. So it may be used or
  * not, row by row, without anyone noticing but the clock.
  * A block's sums are read one block later, so that the vector units need not wait for the tiles.
- * Does not know float weights, nor groups of fewer than MATMUL_GROUP rows. */
+ * A group of fewer rows is multiplied as one of 16, for the unit takes no longer; what follows the
+ * group's rows in memory is multiplied too, and dropped.
+ * Does not know float weights. */
 #include "worker/cpu/matmul_impl.h"
 
 #include <immintrin.h>
@@ -63,7 +65,7 @@ void matmul_amx_end(void)
     _tile_release();
 }
 
-/* Adds nothing to, but sets, the sums: q times the weights in tile b. Tile numbers are part of the
+/* sums = q times the weights in tile b. Tile numbers are part of the
  * instruction: a macro can pass them on, a function cannot. */
 #define MULTIPLY(c, a, b, q, sums)                                                                 \
     _tile_zero(c);                                                                                 \
@@ -71,7 +73,7 @@ void matmul_amx_end(void)
     _tile_dpbsud(c, a, b);                                                                         \
     _tile_stored(c, sums, 64)
 
-/* One block: q [16][2][32], w [UNPACKED] or [Q8_BYTES]. Neighbouring blocks use other tiles, so
+/* One block: q [rows][2][32], w [UNPACKED] or [Q8_BYTES]. Neighbouring blocks use other tiles, so
  * that one need not wait for the other. */
 INLINE void multiply(enum tensor_type type, uint32_t block, const int8_t *q, const uint8_t *w,
                      struct sums *out)
@@ -97,24 +99,25 @@ INLINE __m512 load_halves(const uint8_t *p)
 }
 
 INLINE void accumulate(enum tensor_type type, const struct sums *sums, const uint8_t *scales,
-                       const struct matmul_meta *meta, __m512 *acc)
+                       const struct matmul_meta *meta, uint32_t n_rows, const int rows, __m512 *acc)
 {
     const __m512 d_w = load_halves(scales);
     const __m512 m_w = type == TENSOR_Q4_1 ? load_halves(scales + 2 * LANES) : d_w;
 #pragma GCC unroll 16
-    for (int r = 0; r < MATMUL_GROUP; r++) {
+    for (int r = 0; r < rows; r++) {
+        const struct matmul_meta *of_row = &meta[(uint32_t)r < n_rows ? r : 0];
         __m512i sum = _mm512_load_si512(sums->part[0][r]);
         if (type == TENSOR_Q8_0)
             sum = _mm512_add_epi32(_mm512_slli_epi32(sum, MATMUL_LOW_BITS),
                                    _mm512_load_si512(sums->part[1][r]));
         if (type == TENSOR_Q4_0)
-            sum = _mm512_add_epi32(sum, _mm512_set1_epi32(meta[r].offset_q4));
+            sum = _mm512_add_epi32(sum, _mm512_set1_epi32(of_row->offset_q4));
         if (type == TENSOR_Q8_0)
-            sum = _mm512_add_epi32(sum, _mm512_set1_epi32(meta[r].offset_q8));
-        const __m512 d = _mm512_mul_ps(d_w, _mm512_set1_ps(meta[r].d));
+            sum = _mm512_add_epi32(sum, _mm512_set1_epi32(of_row->offset_q8));
+        const __m512 d = _mm512_mul_ps(d_w, _mm512_set1_ps(of_row->d));
         acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), d, acc[r]);
         if (type == TENSOR_Q4_1)
-            acc[r] = _mm512_fmadd_ps(m_w, _mm512_set1_ps(meta[r].d_sum), acc[r]);
+            acc[r] = _mm512_fmadd_ps(m_w, _mm512_set1_ps(of_row->d_sum), acc[r]);
     }
 }
 
@@ -124,31 +127,35 @@ struct segment {
     uint32_t begin, n_blocks; /* begin: counted from the row's first block */
 };
 
+/* The n_rows <= rows rows of a group; rows is a constant once inlined, and n_rows too if it is 16.
+ */
 INLINE void add_group(enum tensor_type type, const struct segment *s,
-                      const struct matmul_quant_piece *p)
+                      const struct matmul_quant_piece *p, const uint32_t n_rows, const int rows)
 {
     const size_t scale_bytes = (type == TENSOR_Q4_1 ? 4 : 2) * LANES;
     const size_t w_bytes = type == TENSOR_Q8_0 ? Q8_BYTES : UNPACKED;
-    const int8_t *q = p->q + (size_t)s->begin * MATMUL_GROUP * MATMUL_ROW_BYTES;
-    const struct matmul_meta *meta = p->meta + (size_t)s->begin * MATMUL_GROUP;
+    const int8_t *q = p->q + (size_t)s->begin * n_rows * MATMUL_ROW_BYTES;
+    const struct matmul_meta *meta = p->meta + (size_t)s->begin * n_rows;
     const __mmask16 mask = (__mmask16)((1u << p->n_outputs) - 1);
     struct sums sums[2] __attribute__((aligned(64)));
     __m512 acc[MATMUL_GROUP];
 #pragma GCC unroll 16
-    for (int r = 0; r < MATMUL_GROUP; r++)
-        acc[r] =
-            s->begin ? _mm512_maskz_loadu_ps(mask, p->y + r * p->y_stride) : _mm512_setzero_ps();
+    for (int r = 0; r < rows; r++)
+        acc[r] = s->begin && (uint32_t)r < n_rows
+                     ? _mm512_maskz_loadu_ps(mask, p->y + r * p->y_stride)
+                     : _mm512_setzero_ps();
     for (uint32_t b = 0; b <= s->n_blocks; b++) {
         if (b < s->n_blocks)
-            multiply(type, b, q + (size_t)b * MATMUL_GROUP * MATMUL_ROW_BYTES, s->w + b * w_bytes,
+            multiply(type, b, q + (size_t)b * n_rows * MATMUL_ROW_BYTES, s->w + b * w_bytes,
                      &sums[b % 2]);
         if (b > 0)
             accumulate(type, &sums[(b - 1) % 2], s->scales + (b - 1) * scale_bytes,
-                       meta + (b - 1) * MATMUL_GROUP, acc);
+                       meta + (size_t)(b - 1) * n_rows, n_rows, rows, acc);
     }
 #pragma GCC unroll 16
-    for (int r = 0; r < MATMUL_GROUP; r++)
-        _mm512_mask_storeu_ps(p->y + r * p->y_stride, mask, acc[r]);
+    for (int r = 0; r < rows; r++)
+        if ((uint32_t)r < n_rows)
+            _mm512_mask_storeu_ps(p->y + r * p->y_stride, mask, acc[r]);
 }
 
 static void unpack(const uint8_t *nibbles, uint32_t n_blocks, uint8_t *w)
@@ -166,8 +173,7 @@ static void unpack(const uint8_t *nibbles, uint32_t n_blocks, uint8_t *w)
         }
 }
 
-INLINE void quant_groups(enum tensor_type type, const struct matmul_quant_piece *p,
-                         uint32_t n_groups)
+INLINE void quant_groups(enum tensor_type type, const struct matmul_quant_piece *p)
 {
     const size_t quant_bytes = (type == TENSOR_Q8_0 ? 32 : 16) * LANES;
     const size_t scale_bytes = (type == TENSOR_Q4_1 ? 4 : 2) * LANES;
@@ -183,21 +189,25 @@ INLINE void quant_groups(enum tensor_type type, const struct matmul_quant_piece 
             finish_writes(unpacked);
         }
         struct matmul_quant_piece group = *p;
-        for (uint32_t g = 0; g < n_groups; g++) {
-            add_group(type, &s, &group);
+        for (; group.n_rows >= MATMUL_GROUP; group.n_rows -= MATMUL_GROUP) {
+            add_group(type, &s, &group, MATMUL_GROUP, MATMUL_GROUP);
             group.q += (size_t)p->n_blocks * MATMUL_GROUP * MATMUL_ROW_BYTES;
             group.meta += (size_t)p->n_blocks * MATMUL_GROUP;
             group.y += MATMUL_GROUP * p->y_stride;
         }
+        if (group.n_rows > 8)
+            add_group(type, &s, &group, group.n_rows, MATMUL_GROUP);
+        else if (group.n_rows > 0)
+            add_group(type, &s, &group, group.n_rows, 8);
     }
 }
 
-void matmul_amx_quant(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t n_groups)
+void matmul_amx_quant(enum tensor_type type, const struct matmul_quant_piece *p)
 {
     if (type == TENSOR_Q4_0)
-        quant_groups(TENSOR_Q4_0, p, n_groups);
+        quant_groups(TENSOR_Q4_0, p);
     else if (type == TENSOR_Q4_1)
-        quant_groups(TENSOR_Q4_1, p, n_groups);
+        quant_groups(TENSOR_Q4_1, p);
     else
-        quant_groups(TENSOR_Q8_0, p, n_groups);
+        quant_groups(TENSOR_Q8_0, p);
 }

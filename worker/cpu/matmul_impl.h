@@ -36,7 +36,7 @@ enum {
 struct matmul_weight {
     enum cpu_isa isa;
     enum tensor_type type;
-    bool has_amx; /* whole groups of rows go to the tile unit */
+    bool has_amx; /* groups of enough rows go to the tile unit */
     uint32_t n_out, n_in;
     uint32_t lanes;
     uint32_t n_blocks;               /* of 32 values along n_in; 0 for float types */
@@ -76,7 +76,7 @@ struct matmul_quant_piece {
     const uint8_t *quants, *scales; /* of the tile */
     const int8_t *q;                /* of the group: [n_blocks][n_rows][2][32] */
     const struct matmul_meta *meta;
-    uint32_t n_blocks, n_rows; /* n_rows <= MATMUL_GROUP */
+    uint32_t n_blocks, n_rows; /* n_rows <= MATMUL_GROUP, but for AMX */
     uint32_t n_outputs;        /* of the tile's lanes that y holds */
     float *y;                  /* of the group's first row and the tile's first output */
     size_t y_stride;
@@ -113,11 +113,16 @@ void matmul_avx512_float(enum tensor_type type, const struct matmul_float_piece 
 
 /* The tile unit beside the AVX-512 path, same bits. request: asks the kernel for it, once a process
  * or more often; false where there is none. begin and end: around one thread's calls for a type.
- * quant: n_groups whole groups, the piece naming the first. */
+ * quant: any number of rows from a group's first on. Reads, and drops, up to MATMUL_AMX_OVERREAD
+ * bytes past the last group's quants. */
+enum {
+    MATMUL_AMX_ROWS = 5, /* fewer are faster on VNNI */
+    MATMUL_AMX_OVERREAD = MATMUL_GROUP * MATMUL_ROW_BYTES,
+};
 bool matmul_amx_request(void);
 void matmul_amx_begin(enum tensor_type type);
 void matmul_amx_end(void);
-void matmul_amx_quant(enum tensor_type type, const struct matmul_quant_piece *p, uint32_t n_groups);
+void matmul_amx_quant(enum tensor_type type, const struct matmul_quant_piece *p);
 
 void matmul_avx2_quantise(const float *x, size_t n_blocks, int8_t *q, struct matmul_meta *meta,
                           size_t step);
