@@ -44,7 +44,7 @@ struct fleet {
     struct slot *slots;
     uint32_t n;
     struct event *tick;
-    bool is_stopping, is_stopped, has_been_ready;
+    bool is_stopping, is_stopped;
     uint64_t stop_us;
 };
 
@@ -211,8 +211,7 @@ static void on_death(evutil_socket_t fd, short what, void *ctx)
         log_debug("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
     else
         log_warn("fleet: worker %u (pid %d) %s", s->w.index, s->w.process.pid, s->w.last_exit);
-    /* one that got ready is started again at once: its requests wait; one that never does backs off
-     */
+    /* who got ready is started again at once, for requests wait; who never does backs off */
     s->n_early_deaths = was_ready ? 0 : s->n_early_deaths + 1;
     forget_process(s);
     kv_store_reap(f->cfg.store);
@@ -224,9 +223,9 @@ static void on_death(evutil_socket_t fd, short what, void *ctx)
     }
     s->w.n_restarts++;
     back_off(s, now_us);
-    if (!f->has_been_ready && s->n_early_deaths >= HOPELESS_DEATHS)
+    if (s->n_early_deaths >= HOPELESS_DEATHS)
         f->cfg.on_hopeless(f->cfg.ctx, s->w.index, s->w.last_exit);
-    else if (s->start_at_us <= now_us)
+    if (!f->is_stopping && s->start_at_us <= now_us)
         start_worker(s, now_us);
 }
 
@@ -374,7 +373,7 @@ void fleet_on_hello(struct fleet *f, struct channel_peer from, const struct mess
     s->w.n_threads = m->n_threads;
     s->w.heard_us = clock_now_us();
     if (is_new) {
-        s->was_ready = f->has_been_ready = true;
+        s->was_ready = true;
         f->cfg.on_ready(f->cfg.ctx, s->w.index);
     }
 }
@@ -410,6 +409,14 @@ uint32_t fleet_n_ready(const struct fleet *f)
     for (uint32_t i = 0; i < f->n; i++)
         n += f->slots[i].w.state == FLEET_READY;
     return n;
+}
+
+bool fleet_has_process(const struct fleet *f)
+{
+    for (uint32_t i = 0; i < f->n; i++)
+        if (f->slots[i].w.state != FLEET_DOWN)
+            return true;
+    return false;
 }
 
 const char *fleet_state_name(enum fleet_state s)

@@ -45,7 +45,8 @@ struct fleet_config {
     struct fingerprint fingerprint;
     void (*on_ready)(void *ctx, uint32_t worker);
     void (*on_lost)(void *ctx, uint32_t worker); /* after its lease was reaped */
-    /* Worker died before it was ever ready, several times on end: the node cannot serve. */
+    /* Worker died several times on end before it got ready. It is tried again all the same, with
+     * back-off. */
     void (*on_hopeless)(void *ctx, uint32_t worker, const char *why);
     void (*on_stopped)(void *ctx); /* after fleet_stop: no process is left */
     void *ctx;
@@ -69,4 +70,5 @@ bool fleet_heard(struct fleet *f, struct channel_peer from);
 uint32_t fleet_n_workers(const struct fleet *f);
 const struct fleet_worker *fleet_worker_at(const struct fleet *f, uint32_t index);
 uint32_t fleet_n_ready(const struct fleet *f);
+bool fleet_has_process(const struct fleet *f); /* any worker at all, ready or not */
 const char *fleet_state_name(enum fleet_state s);

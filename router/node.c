@@ -78,15 +78,17 @@ static void on_fleet_stopped(void *ctx)
 /* --- workers
  * -------------------------------------------------------------------------------------- */
 
-static void say_ready(struct node *n)
+/* Loading is over: says so on stdout, once, with the workers that serve. */
+static void settle(struct node *n)
 {
-    uint32_t block_size = kv_store_block_size(n->store);
+    uint32_t n_ready = fleet_n_ready(n->fleet);
+    n->phase = NODE_READY;
     printf("kvnode ready: http://%s:%u model %s, %u worker%s x %u thread%s (%s), KV capacity %llu "
            "tokens\n",
-           n->config->host, api_port(n->api), n->config->served_model_name, n->config->workers,
-           n->config->workers == 1 ? "" : "s", n->config->threads,
-           n->config->threads == 1 ? "" : "s", n->config->isa,
-           (unsigned long long)kv_store_n_blocks(n->store) * block_size);
+           n->config->host, api_port(n->api), n->config->served_model_name, n_ready,
+           n_ready == 1 ? "" : "s", n->config->threads, n->config->threads == 1 ? "" : "s",
+           n->config->isa,
+           (unsigned long long)kv_store_n_blocks(n->store) * kv_store_block_size(n->store));
     fflush(stdout);
 }
 
@@ -94,10 +96,8 @@ static void on_worker_ready(void *ctx, uint32_t worker)
 {
     struct node *n = ctx;
     log_info("worker %u is ready", worker);
-    if (n->phase == NODE_LOADING && fleet_n_ready(n->fleet) == fleet_n_workers(n->fleet)) {
-        n->phase = NODE_READY;
-        say_ready(n);
-    }
+    if (n->phase == NODE_LOADING && fleet_n_ready(n->fleet) == fleet_n_workers(n->fleet))
+        settle(n);
 }
 
 static void on_worker_lost(void *ctx, uint32_t worker)
@@ -107,13 +107,22 @@ static void on_worker_lost(void *ctx, uint32_t worker)
     dispatch_worker_lost(n->dispatch, worker);
 }
 
+/* One worker cannot start: the others serve without it; when none can, the node gives up loading.
+ */
 static void on_hopeless(void *ctx, uint32_t worker, const char *why)
 {
     struct node *n = ctx;
-    n->failure = ERR_GONE;
-    (void)snprintf(n->failure_text, sizeof n->failure_text,
-                   "worker %u did not get ready, again and again: %s", worker, why);
-    begin_stop(n, "workers do not start");
+    if (n->phase != NODE_LOADING)
+        return; /* the fleet has logged it and tries again */
+    if (fleet_n_ready(n->fleet) > 0) {
+        log_error("worker %u does not get ready: %s", worker, why);
+        settle(n);
+    } else if (!fleet_has_process(n->fleet)) {
+        n->failure = ERR_GONE;
+        (void)snprintf(n->failure_text, sizeof n->failure_text,
+                       "worker %u did not get ready, again and again: %s", worker, why);
+        begin_stop(n, "workers do not start");
+    }
 }
 
 /* --- messages

@@ -14,14 +14,14 @@
 
 bool node_is_ready(const struct node *n)
 {
-    return n->phase == NODE_READY && !n->is_draining && fleet_n_ready(n->fleet) > 0;
+    return n->phase != NODE_STOPPING && !n->is_draining && fleet_n_ready(n->fleet) > 0;
 }
 
 const char *node_state_name(const struct node *n)
 {
     if (n->phase == NODE_STOPPING)
         return "stopping";
-    if (n->phase == NODE_LOADING)
+    if (n->phase == NODE_LOADING && fleet_n_ready(n->fleet) == 0)
         return "loading";
     if (n->is_draining)
         return "draining";

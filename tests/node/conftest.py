@@ -46,12 +46,12 @@ def alive(pid):
 class Node:
     """A running node. Use as `with Node(tmp_path, workers=2) as node:`."""
 
-    def __init__(self, directory, model=MODEL, name=None, wait=True, config_text=None, **keys):
+    def __init__(self, directory, model=MODEL, name=None, wait=True, config_text=None, program=None, **keys):
         self.directory = pathlib.Path(directory)
         self.name = name or f"t{os.getpid()}-{next(_serial)}"
         keys = {"port": 0, "kv_memory": "128MiB", "threads": 1,
                 **({"worker_hang_timeout_s": 600} if PATIENCE > 1 else {}), **keys}
-        self.arguments = [str(BUILD / "kvnode"), "serve", str(model), "--name", self.name,
+        self.arguments = [str(program or BUILD / "kvnode"), "serve", str(model), "--name", self.name,
                           "--runtime-dir", str(self.directory)]
         if config_text is not None:
             path = self.directory / "node.yaml"

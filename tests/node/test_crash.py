@@ -3,6 +3,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -195,3 +196,34 @@ def test_the_openai_client_sees_a_dead_stream_as_an_error(tmp_path):
             for n, _ in enumerate(stream):
                 if n == 3:
                     os.kill(node.worker_pids()[0], signal.SIGKILL)
+
+
+def crippled_node(directory, condition):
+    """A copy of kvnode beside a worker program that fails to start where the shell condition holds."""
+    program = directory / "bin" / "kvnode"
+    program.parent.mkdir()
+    shutil.copy(BUILD / "kvnode", program)
+    worker = program.with_name("kvnode-worker")
+    worker.write_text(f'#!/bin/sh\nif {condition}; then exit 7; fi\nexec {BUILD / "kvnode-worker"} "$@"\n')
+    worker.chmod(0o755)
+    return program
+
+
+def test_a_worker_that_never_gets_ready_does_not_keep_the_others_from_serving(tmp_path):
+    program = crippled_node(tmp_path, '[ "$KVNODE_WORKER_INDEX" = 1 ]')
+    with Node(tmp_path, workers=2, program=program) as node:
+        assert node.n_workers == 1
+        assert node.get("/readyz")[0] == 200
+        assert complete(node, "served all the same", max_tokens=2)
+        one = node.status()["workers"][1]
+        assert one["state"] != "ready" and one["last_exit"] == "exited with code 7"
+
+
+def test_a_node_whose_workers_all_fail_says_so_and_leaves_nothing(tmp_path):
+    program = crippled_node(tmp_path, "true")
+    node = Node(tmp_path, workers=2, program=program, wait=False)
+    assert node.process.wait(timeout=30 * PATIENCE) == 1
+    assert "did not get ready" in node.log_text().splitlines()[-1]
+    assert "exited with code 7" in node.log_text().splitlines()[-1]
+    node.stop()
+    assert node.left_behind() == []
