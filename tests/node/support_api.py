@@ -1,4 +1,4 @@
-"""What the API tests share: raw requests with their headers, server-sent events read strictly, the model's vocabulary."""
+"""What the API tests share: raw requests with their headers, streams read strictly, the model's vocabulary."""
 import functools
 import http.client
 import json

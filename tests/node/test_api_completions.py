@@ -58,8 +58,8 @@ def test_a_streamed_completion_equals_the_plain_one_logprobs_and_all(shared_node
 def test_the_async_client_runs_streams_side_by_side(shared_node):
     async def one(client, i):
         text = ""
-        async for chunk in await client.completions.create(model=shared_node.model, prompt=f"{i}, {i + 1},", stream=True,
-                                                           max_tokens=6, temperature=0):
+        async for chunk in await client.completions.create(model=shared_node.model, prompt=f"{i}, {i + 1},",
+                                                           stream=True, max_tokens=6, temperature=0):
             text += chunk.choices[0].text
         return text
 
@@ -113,15 +113,16 @@ def test_stream_options_without_a_stream_are_refused(shared_node):
                                   ["nothing", "of", "the", "kind\n\n"]])
 def test_a_stop_string_is_never_shown_and_failed_matches_are_released(shared_node, stop):
     fields = {"prompt": COUNTED, "max_tokens": 24, "temperature": 0}
-    free = complete(shared_node, **fields)["choices"][0]["text"]
+    whole = complete(shared_node, **fields)["choices"][0]
+    free = whole["text"]
     assert free.startswith(" three four five six seven\n")  # the model copies, so that the stops are hit
     hits = [free.find(s) for s in ([stop] if isinstance(stop, str) else stop) if s in free]
     want = free[:min(hits)] if hits else free
     plain = complete(shared_node, **fields, stop=stop)
     chunks = events(shared_node, PATH, {**fields, "stop": stop, "stream_options": {"include_usage": True}})
     assert plain["choices"][0]["text"] == want
-    assert joined(chunks) == (want, "stop" if hits else plain["choices"][0]["finish_reason"])
-    assert plain["choices"][0]["finish_reason"] == ("stop" if hits else "length")
+    finish = "stop" if hits else whole["finish_reason"]
+    assert joined(chunks) == (want, finish) and plain["choices"][0]["finish_reason"] == finish
     assert chunks[-1]["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
     shown = [c["choices"][0]["text"] for c in chunks if c["choices"]]
     assert all(shown[:-1])  # no empty chunks while text is held back

@@ -187,7 +187,8 @@ def test_ctrl_c_lets_a_stream_finish_and_leaves_nothing(tmp_path):
 
 def test_a_second_signal_ends_the_grace(tmp_path):
     with Node(tmp_path, workers=1) as node:
-        s = open_request(node, {"prompt": "x", "max_tokens": 5000, "ignore_eos": True, "stream": True}, "/v1/completions")
+        ask_much = {"prompt": "x", "max_tokens": 5000, "ignore_eos": True, "stream": True}
+        s = open_request(node, ask_much, "/v1/completions")
         assert s.recv(1)
         begin = time.monotonic()
         os.kill(node.pid, signal.SIGTERM)
@@ -226,7 +227,8 @@ def test_health_is_json_and_answers_head_too(shared_node, path):
 
 
 NAME = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
-SAMPLE = re.compile(rf'({NAME})(?:\{{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\}})? (-?[0-9.]+(?:e[+-]?\d+)?|[+-]Inf|NaN)')
+LABEL = r'[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*"'
+SAMPLE = re.compile(rf"({NAME})(?:\{{({LABEL}(?:,{LABEL})*)\}})? (-?[0-9.]+(?:e[+-]?\d+)?|[+-]Inf|NaN)")
 
 
 def exposition(text):
