@@ -99,7 +99,8 @@ float *matmul_case_run(const struct matmul_case *c, enum cpu_isa isa, uint32_t n
     void *input = aligned_alloc(64, (matmul_input_bytes(isa, n_rows, c->n_in) + 63) / 64 * 64);
     for (uint32_t at = 0, end; at < n_rows; at = end) {
         end = split ? min_u32(n_rows, at + 1 + random_below(&r, n_rows)) : n_rows;
-        matmul_prepare(isa, c->x, n_rows, c->n_in, at, end, input);
+        matmul_prepare(isa, split ? MATMUL_FORM_ANY : matmul_weight_form(m), c->x, n_rows, c->n_in,
+                       at, end, input);
     }
     const size_t stride = c->n_out + PADDING;
     float *padded = malloc(n_rows * stride * sizeof *padded);

@@ -65,27 +65,24 @@ static void quantise_row(matmul_quantise_fn *quantise, const float *x, size_t n_
     }
 }
 
-void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t n_in,
-                    uint32_t row_begin, uint32_t row_end, void *input)
+void matmul_prepare(enum cpu_isa isa, enum matmul_form form, const float *x, uint32_t n_rows,
+                    uint32_t n_in, uint32_t row_begin, uint32_t row_end, void *input)
 {
     assert(row_begin <= row_end && row_end <= n_rows);
-    float *f32 = input;
-    if (isa == CPU_ISA_PLAIN) {
-        const size_t first = (size_t)row_begin * n_in, end = (size_t)row_end * n_in;
-        memcpy(f32 + first, x + first, (end - first) * sizeof *x);
-        return;
-    }
     matmul_quantise_fn *quantise =
         isa == CPU_ISA_AVX512 ? matmul_avx512_quantise : matmul_avx2_quantise;
+    float *f32 = input;
     uint8_t *at = (uint8_t *)input + f32_bytes(n_rows, n_in);
     int8_t *q = (int8_t *)at;
     struct matmul_meta *meta = (struct matmul_meta *)(void *)(at + quants_bytes(n_rows, n_in));
     for (size_t r = row_begin; r < row_end; r++) {
         size_t step;
         const size_t block = first_block(n_rows, blocks_for(n_in), r, &step);
-        quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_ROW_BYTES, meta + block,
-                     step);
-        memcpy(f32 + r * n_in, x + r * n_in, n_in * sizeof *x); /* while the row is in cache */
+        if (isa != CPU_ISA_PLAIN && form & MATMUL_FORM_QUANTS)
+            quantise_row(quantise, x + r * n_in, n_in, q + block * MATMUL_ROW_BYTES, meta + block,
+                         step);
+        if (form & MATMUL_FORM_F32)
+            memcpy(f32 + r * n_in, x + r * n_in, n_in * sizeof *x); /* while the row is in cache */
     }
 }
 

@@ -26,14 +26,22 @@ size_t matmul_weight_bytes(const struct matmul_weight *m);
 /* Rows of output that one unit of work covers; threads split [0, n_out) at multiples of it. */
 uint32_t matmul_weight_tile(const struct matmul_weight *m);
 
+/* What of the activations a weight reads: f32, or the 12-bit form (per 32 values: scale, sum) that
+ * quantised weights use on AVX2 and AVX512. */
+enum matmul_form {
+    MATMUL_FORM_F32 = 1,
+    MATMUL_FORM_QUANTS = 2,
+    MATMUL_FORM_ANY = MATMUL_FORM_F32 | MATMUL_FORM_QUANTS,
+};
+enum matmul_form matmul_weight_form(const struct matmul_weight *m);
+
 /* Bytes that prepared activations of n_rows rows of n_in values need, for any weight of this isa
  * and type. 64-byte aligned storage is the caller's. */
 size_t matmul_input_bytes(enum cpu_isa isa, uint32_t n_rows, uint32_t n_in);
-/* Prepares rows [row_begin, row_end) of x: [n_rows][n_in] f32. On AVX2/AVX512 this makes both the
- * 12-bit form (per 32 values: scale, sum) that quantised weights use, and keeps f32 for float
- * weights; PLAIN keeps f32. */
-void matmul_prepare(enum cpu_isa isa, const float *x, uint32_t n_rows, uint32_t n_in,
-                    uint32_t row_begin, uint32_t row_end, void *input);
+/* Prepares rows [row_begin, row_end) of x: [n_rows][n_in] f32 for weights of the given form, or of
+ * either. */
+void matmul_prepare(enum cpu_isa isa, enum matmul_form form, const float *x, uint32_t n_rows,
+                    uint32_t n_in, uint32_t row_begin, uint32_t row_end, void *input);
 /* y[r][o] for all n_rows rows and outputs [out_begin, out_end) (multiples of the tile, or n_out):
  * y: [n_rows] with stride y_stride floats. input: prepared, for n_rows rows. */
 void matmul_run(const struct matmul_weight *m, const void *input, uint32_t n_rows,

@@ -18,7 +18,7 @@
 
 enum {
     LANES = 16,
-    SEGMENT = 24,    /* blocks whose unpacked weights lie on the stack, 24 KiB */
+    SEGMENT = 48,    /* blocks whose unpacked weights lie on the stack, 48 KiB */
     UNPACKED = 1024, /* bytes of a block: [2][8][LANES][4] u8, first times 16, then as they are */
     Q8_BYTES = 512,  /* bytes of a block: [8][LANES][4] u8 */
     ARCH_REQ_XCOMP_PERM = 0x1023,

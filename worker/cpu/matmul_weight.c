@@ -135,6 +135,11 @@ size_t matmul_weight_bytes(const struct matmul_weight *m)
     return m->size_bytes;
 }
 
+enum matmul_form matmul_weight_form(const struct matmul_weight *m)
+{
+    return m->n_blocks ? MATMUL_FORM_QUANTS : MATMUL_FORM_F32;
+}
+
 uint32_t matmul_weight_tile(const struct matmul_weight *m)
 {
     return m->lanes;

@@ -60,14 +60,14 @@ static const void *norm_input(const struct llama_step *s, uint32_t thread, const
     if (n <= LLAMA_STEP_PRIVATE_ROWS) {
         const struct llama_scratch *own = &s->scratch[thread];
         norm_rows(s, rows, w, 0, n, own->norm);
-        matmul_prepare(s->isa, own->norm, n, dim, 0, n, own->input);
+        matmul_prepare(s->isa, s->weights->input_form, own->norm, n, dim, 0, n, own->input);
         return own->input;
     }
     uint32_t begin;
     while ((begin = thread_pool_next(s->team) * ROWS_A_UNIT) < n) {
         const uint32_t end = n - begin < ROWS_A_UNIT ? n : begin + ROWS_A_UNIT;
         norm_rows(s, rows, w, begin, end, s->norm);
-        matmul_prepare(s->isa, s->norm, n, dim, begin, end, s->input);
+        matmul_prepare(s->isa, s->weights->input_form, s->norm, n, dim, begin, end, s->input);
     }
     thread_pool_barrier(s->team);
     return s->input;
@@ -79,13 +79,13 @@ static const void *plain_input(const struct llama_step *s, uint32_t thread, cons
 {
     const uint32_t n = s->batch->n_tokens;
     if (n <= LLAMA_STEP_PRIVATE_ROWS) {
-        matmul_prepare(s->isa, y, n, n_in, 0, n, s->scratch[thread].input);
+        matmul_prepare(s->isa, s->weights->input_form, y, n, n_in, 0, n, s->scratch[thread].input);
         return s->scratch[thread].input;
     }
     uint32_t begin;
     while ((begin = thread_pool_next(s->team) * ROWS_A_UNIT) < n) {
         const uint32_t end = n - begin < ROWS_A_UNIT ? n : begin + ROWS_A_UNIT;
-        matmul_prepare(s->isa, y, n, n_in, begin, end, s->input);
+        matmul_prepare(s->isa, s->weights->input_form, y, n, n_in, begin, end, s->input);
     }
     thread_pool_barrier(s->team);
     return s->input;

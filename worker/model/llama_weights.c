@@ -68,6 +68,7 @@ static enum err load_matrix(struct loader *l, const char *name, struct matmul_we
                            out, ei);
     if (rc != OK)
         return rc;
+    l->w->input_form |= matmul_weight_form(*out);
     l->w->repacked_bytes += matmul_weight_bytes(*out);
     report(l, t->size_bytes);
     return OK;

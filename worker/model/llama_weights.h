@@ -20,10 +20,11 @@ struct llama_weights {
     struct llama_layer *layers;
     const void *embedding; /* [vocab_size][dim] as stored: borrowed from the file's mapping */
     enum tensor_type embedding_type;
-    float *output_norm;         /* [dim] */
-    struct matmul_weight *head; /* [vocab_size][dim]; repacked from the embedding when tied */
-    float *rope_factors;        /* [rope_dim / 2] divisors of the frequencies, or NULL */
-    size_t repacked_bytes;      /* what the matrices take, for the log */
+    float *output_norm;          /* [dim] */
+    struct matmul_weight *head;  /* [vocab_size][dim]; repacked from the embedding when tied */
+    float *rope_factors;         /* [rope_dim / 2] divisors of the frequencies, or NULL */
+    enum matmul_form input_form; /* that the matrices read, all together */
+    size_t repacked_bytes;       /* what the matrices take, for the log */
 };
 
 /* shape must come from model_shape_from_gguf(g); g must outlive the weights. progress (or NULL) is
