@@ -165,6 +165,11 @@ static uint32_t collect(struct engine *e, const struct step *step, const float *
     return n;
 }
 
+void engine_limit_step(struct engine *e, uint32_t n_tokens)
+{
+    scheduler_limit_step(e->scheduler, n_tokens);
+}
+
 bool engine_step(struct engine *e, uint64_t now_us)
 {
     struct message_failed failed;

@@ -32,6 +32,8 @@ void engine_handle(struct engine *e, const struct message *m);
 /* The router is gone: forgets every sequence and that it was draining; sends nothing. */
 void engine_abandon(struct engine *e);
 
+/* Steps compute at most so many tokens from now on (scheduler_limit_step). */
+void engine_limit_step(struct engine *e, uint32_t n_tokens);
 /* One step. False: there was nothing that could run now. */
 bool engine_step(struct engine *e, uint64_t now_us);
 bool engine_has_work(const struct engine *e);

@@ -28,7 +28,8 @@ struct scheduler {
     uint64_t n_arrivals;
 
     /* of the step being planned */
-    uint32_t budget; /* rows left */
+    uint32_t step_tokens; /* rows a step may have */
+    uint32_t budget;      /* rows left */
     bool has_preempted;
     struct step step;
     uint32_t *tokens;                 /* [max_batch_tokens] */
@@ -67,6 +68,7 @@ enum err scheduler_new(const struct scheduler_config *cfg, struct scheduler **ou
     s->block_size = kv_store_block_size(cfg->store);
     s->n_pool_blocks = kv_store_n_blocks(cfg->store);
     size_t n = cfg->max_sequences;
+    s->step_tokens = cfg->max_batch_tokens;
     s->tokens = calloc(cfg->max_batch_tokens, sizeof *s->tokens);
     s->sequences = calloc(n, sizeof *s->sequences);
     s->owners = calloc(n, sizeof(struct sequence *));
@@ -414,12 +416,18 @@ static void build_step(struct scheduler *s)
     }
 }
 
+void scheduler_limit_step(struct scheduler *s, uint32_t n_tokens)
+{
+    assert(n_tokens > 0 && n_tokens <= s->cfg.max_batch_tokens);
+    s->step_tokens = n_tokens;
+}
+
 const struct step *scheduler_plan(struct scheduler *s, uint64_t now_us)
 {
     for (uint32_t i = 0; i < s->queue.n_running; i++)
         s->queue.running[i]->n_rows = 0;
     s->is_stalled = s->is_stalled && s->queue.n_running > 0;
-    s->budget = s->cfg.max_batch_tokens;
+    s->budget = s->step_tokens;
     s->has_preempted = false;
     /* one row is kept for the oldest, so that decodes of younger ones cannot starve its prefill */
     bool is_oldest_prefill = s->queue.n_running > 0 && rows_left(s->queue.running[0]) > 1;

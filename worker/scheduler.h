@@ -53,6 +53,8 @@ void scheduler_free(struct scheduler *s);
  * BUSY (too many wait), NOMEM. */
 NODISCARD enum err scheduler_submit(struct scheduler *s, const struct message_submit *m,
                                     struct err_info *ei);
+/* Steps compute at most n tokens from now on: 1 to max_batch_tokens, which is where it starts. */
+void scheduler_limit_step(struct scheduler *s, uint32_t n_tokens);
 bool scheduler_has(const struct scheduler *s, uint64_t id);
 /* Forgets a sequence in any state, its blocks given back before the call returns. False: unknown.
  */

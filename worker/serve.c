@@ -5,6 +5,7 @@
 
 #include "config/base/clock.h"
 #include "config/base/log.h"
+#include "worker/step_budget.h"
 
 #include <poll.h>
 
@@ -14,6 +15,7 @@ enum {
     NO_ROOM_WAIT_MS = 2,           /* others hold the pool; the store wakes nobody */
     FULL_QUEUE_WAIT_MS = 2,        /* the router is behind */
     STATS_CHANGED_US = 200 * 1000, /* between STATS that say something new */
+    STEP_TARGET_US = 250 * 1000,   /* what a step may take, prefill in it or not */
     STATS_US = 1000 * 1000,        /* the router takes longer silence for a hang */
 };
 
@@ -25,6 +27,7 @@ struct serve {
     bool is_told_to_stop;
     struct message_stats last_stats;
     uint64_t last_stats_us;
+    struct step_budget budget;
 };
 
 static void set_phase(struct serve *s, enum worker_phase phase, uint64_t now_us)
@@ -120,6 +123,22 @@ static void wait_for_news(struct serve *s)
     (void)poll(fds, ROUTER_LINK_POLL_FDS, has_work ? NO_ROOM_WAIT_MS : IDLE_WAIT_MS);
 }
 
+/* One step, as wide as its time allows, and timed. */
+static bool step(struct serve *s, uint64_t now_us)
+{
+    struct message_stats before, after;
+    engine_get_stats(s->engine, &before);
+    engine_limit_step(s->engine, step_budget_tokens(&s->budget));
+    if (!engine_step(s->engine, now_us))
+        return false;
+    s->phase = PHASE_STEP; /* the engine has said so */
+    engine_get_stats(s->engine, &after);
+    uint64_t n_tokens = after.n_prefill_tokens + after.n_decode_tokens - before.n_prefill_tokens -
+                        before.n_decode_tokens;
+    step_budget_observe(&s->budget, (uint32_t)n_tokens, clock_now_us() - now_us);
+    return true;
+}
+
 /* ZeroMQ's descriptor signals changes only: between the last send and the wait the queue is read
  * until it is empty. */
 static enum err serve_loop(struct serve *s, enum serve_end *end, struct err_info *ei)
@@ -133,9 +152,7 @@ static enum err serve_loop(struct serve *s, enum serve_end *end, struct err_info
             *end = SERVE_ORPHANED;
             break;
         }
-        bool has_stepped = engine_step(s->engine, now_us);
-        if (has_stepped)
-            s->phase = PHASE_STEP; /* the engine has said so */
+        bool has_stepped = step(s, now_us);
         if (state == ROUTER_LINK_SERVING)
             send_stats(s, now_us);
         uint32_t n_messages;
@@ -152,6 +169,7 @@ enum err serve_run(const struct serve_config *cfg, enum serve_end *end, struct e
 {
     struct serve s = {
         .cfg = cfg, .generation = router_link_generation(cfg->link), .phase = PHASE_STARTING};
+    step_budget_init(&s.budget, cfg->engine.scheduler.max_batch_tokens, STEP_TARGET_US);
     struct engine_config engine = cfg->engine;
     engine.send = send_patiently;
     engine.ctx = &s;
