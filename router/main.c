@@ -29,6 +29,27 @@ static int usage(const char *problem)
     return 2;
 }
 
+/* A signal that comes while the node opens waits until its handler stands: else it would end the
+ * process there and then, and files stay behind. */
+static int run(struct node_config *config)
+{
+    struct node *node = NULL;
+    struct err_info ei = {0};
+    sigset_t stops;
+    sigemptyset(&stops);
+    sigaddset(&stops, SIGTERM);
+    sigaddset(&stops, SIGINT);
+    sigprocmask(SIG_BLOCK, &stops, NULL);
+    enum err rc = node_open(config, &node, &ei);
+    sigprocmask(SIG_UNBLOCK, &stops, NULL);
+    if (rc == OK)
+        rc = node_run(node, &ei);
+    if (rc != OK)
+        fprintf(stderr, "kvnode: %s\n", ei.text);
+    node_close(node);
+    return rc == OK ? 0 : 1;
+}
+
 static int serve(int argc, char **argv)
 {
     struct node_config config;
@@ -39,7 +60,6 @@ static int serve(int argc, char **argv)
         return 2;
     }
     int code = 0;
-    struct node *node = NULL;
     switch (action) {
     case NODE_CONFIG_HELP:
         code = print_text(node_config_help());
@@ -57,11 +77,7 @@ static int serve(int argc, char **argv)
         }
         log_init("router", config.log_level);
         signal(SIGPIPE, SIG_IGN);
-        if (node_open(&config, &node, &ei) != OK || node_run(node, &ei) != OK) {
-            fprintf(stderr, "kvnode: %s\n", ei.text);
-            code = 1;
-        }
-        node_close(node);
+        code = run(&config);
         break;
     }
     node_config_fini(&config);

@@ -83,12 +83,14 @@ static void settle(struct node *n)
 {
     uint32_t n_ready = fleet_n_ready(n->fleet);
     n->phase = NODE_READY;
-    printf("kvnode ready: http://%s:%u model %s, %u worker%s x %u thread%s (%s), KV capacity %llu "
-           "tokens\n",
-           n->config->host, api_port(n->api), n->config->served_model_name, n_ready,
-           n_ready == 1 ? "" : "s", n->config->threads, n->config->threads == 1 ? "" : "s",
-           n->config->isa,
-           (unsigned long long)kv_store_n_blocks(n->store) * kv_store_block_size(n->store));
+    bool is_ipv6 = strchr(n->config->host, ':') != NULL; /* RFC 3986 3.2.2: in brackets */
+    printf(
+        "kvnode ready: http://%s%s%s:%u model %s, %u worker%s x %u thread%s (%s), KV capacity %llu "
+        "tokens\n",
+        is_ipv6 ? "[" : "", n->config->host, is_ipv6 ? "]" : "", api_port(n->api),
+        n->config->served_model_name, n_ready, n_ready == 1 ? "" : "s", n->config->threads,
+        n->config->threads == 1 ? "" : "s", n->config->isa,
+        (unsigned long long)kv_store_n_blocks(n->store) * kv_store_block_size(n->store));
     fflush(stdout);
 }
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import openai
 import pytest
@@ -48,6 +49,17 @@ def test_the_ready_line_says_where_what_and_how_much(shared_node):
     assert shared_node.ready_line == (f"kvnode ready: {shared_node.url} model SmolLM2-135M-Instruct.Q4_1, 2 workers x "
                                       f"1 thread ({isa}), KV capacity {blocks * 16} tokens")
     assert isa in ("plain", "avx2", "avx512") and shared_node.host == "127.0.0.1"
+
+
+def test_an_ipv6_address_stands_in_brackets(tmp_path):
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with Node(tmp_path, model=TINY, kv_memory="1MiB", wait=False, host="::1") as node:
+        url = re.match(r"kvnode ready: (http://\[::1\]:\d+) ", node.process.stdout.readline())[1]
+        with urllib.request.urlopen(url + "/livez", timeout=10 * PATIENCE) as answer:
+            assert answer.status == 200
 
 
 def test_a_config_file_alone_configures_a_node(tmp_path):
@@ -183,6 +195,16 @@ def test_ctrl_c_lets_a_stream_finish_and_leaves_nothing(tmp_path):
         assert node.left_behind() == [] and not any(alive(pid) for pid in workers)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection((node.host, node.port))
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.06, 0.12, 0.2])
+def test_a_stop_while_the_model_loads_leaves_nothing(tmp_path, delay_s):
+    """From the lock on, which is what there is first."""
+    with Node(tmp_path, wait=False, workers=2) as node:
+        wait_until(lambda: (tmp_path / f"{node.name}.lock").exists(), every_s=0.001)
+        time.sleep(delay_s)
+        assert node.stop() == 0
+        assert node.left_behind() == []
 
 
 def test_a_second_signal_ends_the_grace(tmp_path):
