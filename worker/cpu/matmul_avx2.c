@@ -13,7 +13,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANES = 8, PREFETCH_BYTES = 1024 };
+enum { LANES = 8, PREFETCH_BYTES = 4096 };
 
 INLINE int32_t add_lanes(__m256i v)
 {
@@ -159,7 +159,7 @@ INLINE void store(float *y, __m256 v, uint32_t n)
     _mm256_maskstore_ps(y, _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)n), lane), v);
 }
 
-/* A single row waits for memory: the lines of some blocks ahead are asked for early. An address
+/* Few rows wait for memory: the lines of some blocks ahead are asked for early. An address
  * past the weight is harmless. */
 INLINE void prefetch(const uint8_t *p, size_t n_bytes)
 {
@@ -195,7 +195,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
                 acc[r] = _mm256_fmadd_ps(load_halves(scales + 2 * LANES),
                                          _mm256_set1_ps(meta[r].d_sum), acc[r]);
         }
-        if (rows == 1)
+        if (rows <= 4)
             prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;

@@ -17,7 +17,7 @@
 
 enum {
     LANES = 16,
-    PREFETCH_BYTES = 1024,
+    PREFETCH_BYTES = 4096,
     DOTS = MATMUL_BLOCK / 4
 }; /* one vpdpbusd takes 4 values of each output */
 
@@ -97,7 +97,7 @@ INLINE __m512i first_sum(enum tensor_type type, const struct matmul_meta *meta)
     return _mm512_setzero_si512();
 }
 
-/* A single row waits for memory: the lines of some blocks ahead are asked for early. An address
+/* Few rows wait for memory: the lines of some blocks ahead are asked for early. An address
  * past the weight is harmless. */
 INLINE void prefetch(const uint8_t *p, size_t n_bytes)
 {
@@ -152,7 +152,7 @@ INLINE void quant_rows(enum tensor_type type, const struct matmul_quant_piece *p
                         _mm512_fmadd_ps(m_w, _mm512_set1_ps(meta[r + i].d_sum), acc[r + i]);
             }
         }
-        if (rows == 1)
+        if (rows <= 4)
             prefetch(quants + PREFETCH_BYTES, quant_bytes);
         quants += quant_bytes;
         scales += scale_bytes;
