@@ -82,6 +82,7 @@ struct message_submit {
     const uint32_t *tokens; /* [n_prompt + n_emitted]; decoded: lives in the arena */
     uint8_t root[16];       /* root key of this tenant's block chain (prefix_hash.h) */
     int32_t priority;       /* higher first; 0 */
+    bool is_counted; /* another worker has admitted it: its prompt tokens are accounted already */
     struct sampling_params sampling;
 };
 

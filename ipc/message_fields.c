@@ -34,6 +34,7 @@ static const struct message_field submit[] = {
     {"root", FIELD_BYTES, AT(message_submit, root),
      .size = sizeof((struct message_submit *)0)->root},
     {"priority", FIELD_I32, AT(message_submit, priority), ANY_I32},
+    {"is_counted", FIELD_BOOL, AT(message_submit, is_counted)},
     [SUBMIT_TOKENS] = {"tokens", FIELD_OWN},
     [SUBMIT_SAMPLING] = {"sampling", FIELD_OWN},
 };

@@ -53,7 +53,7 @@ struct message_fields message_fields_of_sequence(void); /* offsets in struct seq
 void *message_fields_base(struct message *m);
 
 /* Where the fields with a shape of their own stand in their tables. */
-enum { SUBMIT_TOKENS = 5, SUBMIT_SAMPLING = 6 };
+enum { SUBMIT_TOKENS = 6, SUBMIT_SAMPLING = 7 };
 enum { SAMPLING_STOP_IDS = 10 };
 enum { TOKENS_SEQUENCES = 1 };
 enum { SEQUENCE_N_CACHED = 2, SEQUENCE_TOKENS = 3, SEQUENCE_LOGPROBS = 4, SEQUENCE_TOP = 5 };

@@ -33,6 +33,7 @@ struct flight {
     uint32_t n_emitted;
     int32_t priority, pinned;
     bool is_admitted, is_retried;
+    bool is_counted; /* a worker that died has admitted it */
     struct sampling_params sampling;
     struct block_key root;
     struct dispatch_sink sink;
@@ -182,6 +183,7 @@ static enum err send_submit(struct dispatch *d, const struct flight *f, struct e
                       .n_emitted = 0,
                       .tokens = f->tokens,
                       .priority = f->priority,
+                      .is_counted = f->is_counted,
                       .sampling = f->sampling},
     };
     memcpy(m.as.submit.root, f->root.bytes, sizeof m.as.submit.root);
@@ -296,6 +298,7 @@ static bool retry(struct dispatch *d, struct flight *f, enum dispatch_failure *w
         return false;
     }
     f->is_retried = true;
+    f->is_counted = f->is_counted || f->is_admitted;
     f->is_admitted = false;
     f->n_emitted = 0; /* the seed is the request's: the same tokens come again */
     if (launch(d, f, ei) != OK) {

@@ -346,7 +346,7 @@ static void count_admission(struct scheduler *s, struct sequence *q)
         return;
     q->is_admitted = true;
     q->n_cached = min_u32(q->n_computed, q->n_prompt - 1);
-    if (q->is_resumed)
+    if (q->is_counted)
         return;
     kv_store_count_prompt(s->cfg.store, KV_SOURCE_HOST, q->n_cached);
     kv_store_count_prompt(s->cfg.store, KV_SOURCE_COMPUTED, q->n_prompt - q->n_cached);

@@ -19,7 +19,7 @@ enum err sequence_new(const struct message_submit *m, uint32_t max_context, uint
     q->n_prompt = m->n_prompt;
     q->n_output = m->n_emitted;
     q->n_tokens = m->n_prompt + m->n_emitted;
-    q->is_resumed = m->n_emitted > 0;
+    q->is_counted = m->is_counted || m->n_emitted > 0;
     uint64_t longest = (uint64_t)m->n_prompt + m->sampling.max_tokens;
     q->capacity = longest < max_context ? (uint32_t)longest : max_context;
     assert(q->n_tokens < q->capacity);

@@ -32,7 +32,7 @@ struct sequence {
     uint32_t n_cached; /* prompt tokens taken from the store at the first admission */
     bool is_admitted;  /* has been admitted once: its prompt has been counted */
     bool is_announced; /* the router has its first entry */
-    bool is_resumed;   /* came with output: another worker has counted its prompt */
+    bool is_counted;   /* another worker has accounted its prompt */
 
     uint32_t n_rows; /* of the step being planned */
     struct sequence *next;

@@ -39,7 +39,7 @@ def submit(stand, peer, id, ids, n_emitted=0, **sampling):
     defaults = {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.0, "seed": 2 ** 63 + 5, "choice": 0,
                 "n_logprobs": 2, "max_tokens": 40, "min_tokens": 20, "ignore_eos": False, "stop_ids": b""}
     stand.send(peer, "SUBMIT", id=id, n_prompt=len(ids) - n_emitted, n_emitted=n_emitted, root=stand.root,
-               priority=0, tokens=struct.pack(f"<{len(ids)}I", *ids), sampling={**defaults, **sampling})
+               priority=0, is_counted=False, tokens=struct.pack(f"<{len(ids)}I", *ids), sampling={**defaults, **sampling})
 
 
 PROMPTS = [(GOLDENS[5]["ids"] * 3)[:n] for n in (1, 15, 16, 17, 47, 48, 49, 160)]

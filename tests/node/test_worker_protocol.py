@@ -102,7 +102,7 @@ class Stand:
     def submit(self, peer, id, ids, **sampling):
         defaults = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 0, "choice": 0,
                     "n_logprobs": -1, "max_tokens": 32, "min_tokens": 0, "ignore_eos": True, "stop_ids": b""}
-        self.send(peer, "SUBMIT", id=id, n_prompt=len(ids), n_emitted=0, root=self.root, priority=0,
+        self.send(peer, "SUBMIT", id=id, n_prompt=len(ids), n_emitted=0, root=self.root, priority=0, is_counted=False,
                   tokens=struct.pack(f"<{len(ids)}I", *ids), sampling={**defaults, **sampling})
 
     def collect(self, ids):

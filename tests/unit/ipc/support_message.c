@@ -64,6 +64,7 @@ static void fill_submit(struct random_source *r, struct message_submit *s, struc
     s->tokens = tokens;
     any_bytes(r, s->root, sizeof s->root);
     s->priority = (int32_t)any_u32(r) * (random_below(r, 2) ? 1 : -1);
+    s->is_counted = random_below(r, 2);
     struct sampling_params *p = &s->sampling;
     p->temperature = (float)random_below(r, 300) / 100.0f;
     p->top_p = (float)(1 + random_below(r, 100)) / 100.0f;

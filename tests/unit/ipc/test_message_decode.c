@@ -19,7 +19,7 @@ TestSuite(message_decode, .timeout = 10);
  *                   "pid_start": 2**40 + 1, "fingerprint": bytes(range(32)), "lease": 5,
  *                   "n_threads": 200, "isa": "avx512"},
  *         "submit": {"t": 3, "id": 2**63 + 9, "n_prompt": 3, "n_emitted": 1,
- *                    "root": bytes(range(16)), "priority": -2,
+ *                    "root": bytes(range(16)), "priority": -2, "is_counted": True,
  *                    "tokens": u32(1, 49151, 65536, 7),
  *                    "sampling": {"temperature": 0.75, "top_p": 1.0, "top_k": 40, "min_p": 0.0,
  *                                 "seed": 2**64 - 1, "choice": 0, "n_logprobs": -1,
@@ -43,12 +43,12 @@ static const char hello_hex[] =
     "12131415161718191a1b1c1d1e1fa56c6561736505a96e5f74687265616473ccc8a3697361a6617678353132";
 
 static const char submit_hex[] =
-    "88a17403a26964cf8000000000000009a86e5f70726f6d707403a96e5f656d697474656401a4726f6f74c410"
-    "000102030405060708090a0b0c0d0e0fa87072696f72697479fea6746f6b656e73c41001000000ffbf000000"
-    "00010007000000a873616d706c696e678bab74656d7065726174757265ca3f400000a5746f705f70ca3f8000"
-    "00a5746f705f6b28a56d696e5f70ca00000000a473656564cfffffffffffffffffa663686f69636500aa6e5f"
-    "6c6f6770726f6273ffaa6d61785f746f6b656e73cd012caa6d696e5f746f6b656e7302aa69676e6f72655f65"
-    "6f73c3a873746f705f696473c4080200000000000000";
+    "89a17403a26964cf8000000000000009a86e5f70726f6d707403a96e5f656d697474656401a4726f6f74c410"
+    "000102030405060708090a0b0c0d0e0fa87072696f72697479feaa69735f636f756e746564c3a6746f6b656e"
+    "73c41001000000ffbf00000000010007000000a873616d706c696e678bab74656d7065726174757265ca3f40"
+    "0000a5746f705f70ca3f800000a5746f705f6b28a56d696e5f70ca00000000a473656564cfffffffffffffff"
+    "ffa663686f69636500aa6e5f6c6f6770726f6273ffaa6d61785f746f6b656e73cd012caa6d696e5f746f6b65"
+    "6e7302aa69676e6f72655f656f73c3a873746f705f696473c4080200000000000000";
 
 static const char tokens_hex[] =
     "83a17405a473746570cd03e8a973657175656e6365739285a2696401a666696e69736800a86e5f6361636865"
@@ -121,7 +121,7 @@ Test(message_decode, reads_and_writes_submit_as_python_does, .init = make_arena,
     cr_assert_eq(m.kind, MESSAGE_SUBMIT);
     cr_assert(s->id == (1ull << 63) + 9 && s->n_prompt == 3 && s->n_emitted == 1);
     cr_assert_arr_eq(s->tokens, tokens, sizeof tokens);
-    cr_assert(s->root[0] == 0 && s->root[15] == 15 && s->priority == -2);
+    cr_assert(s->root[0] == 0 && s->root[15] == 15 && s->priority == -2 && s->is_counted);
     cr_assert(p->temperature == 0.75f && p->top_p == 1.0f && p->top_k == 40 && p->min_p == 0.0f);
     cr_assert(p->seed == UINT64_MAX && p->choice == 0 && p->n_logprobs == -1);
     cr_assert(p->max_tokens == 300 && p->min_tokens == 2 && p->ignore_eos);

@@ -20,6 +20,7 @@ static struct {
         uint32_t worker;
         enum message_kind kind;
         uint64_t id;
+        bool is_counted;
     } sent[MAX_SENT];
     int n_sent;
     enum err send_error;
@@ -45,6 +46,7 @@ enum err channel_send(struct channel *c, const struct channel_peer *to, const st
         return err_set(ei, world.send_error, "no way");
     world.sent[world.n_sent].worker = to->worker;
     world.sent[world.n_sent].kind = m->kind;
+    world.sent[world.n_sent].is_counted = m->kind == MESSAGE_SUBMIT && m->as.submit.is_counted;
     world.sent[world.n_sent++].id = m->kind == MESSAGE_SUBMIT ? m->as.submit.id : m->as.cancel.id;
     return OK;
 }
@@ -196,6 +198,22 @@ Test(dispatch, what_has_emitted_nothing_is_retried_once_elsewhere)
     struct metrics_totals t;
     metrics_totals(metrics, &t);
     cr_assert_eq(t.n_retried, 1);
+}
+
+Test(dispatch, a_retry_says_whether_the_prompt_is_accounted_already)
+{
+    struct client admitted = {0}, waiting = {0};
+    world.workers[1].state = FLEET_DOWN;
+    cr_assert_eq(submit(&admitted, -1), OK);
+    cr_assert_eq(submit(&waiting, -1), OK);
+    cr_assert_not(world.sent[0].is_counted || world.sent[1].is_counted);
+    tokens(0, admitted.id, 0, FINISH_NONE);
+    world.workers[1].state = FLEET_READY;
+    world.n_sent = 0;
+    die(0);
+    cr_assert_eq(world.n_sent, 2);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(world.sent[i].is_counted, world.sent[i].id == admitted.id);
 }
 
 Test(dispatch, what_has_emitted_something_fails_with_its_worker)
