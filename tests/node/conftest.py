@@ -64,7 +64,8 @@ class Node:
 
     def start(self, wait=True):
         self.log = open(self.log_path, "ab")
-        self.process = subprocess.Popen(self.arguments, stdout=subprocess.PIPE, stderr=self.log,
+        # a test run under nohup ignores SIGHUP; a node started by a person does not
+        self.process = subprocess.Popen(["env", "--default-signal=HUP", *self.arguments], stdout=subprocess.PIPE, stderr=self.log,
                                         stdin=subprocess.DEVNULL, text=True)
         self.pid = self.process.pid
         self.ready_line = None
