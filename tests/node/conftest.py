@@ -65,8 +65,9 @@ class Node:
     def start(self, wait=True):
         self.log = open(self.log_path, "ab")
         # a test run under nohup ignores SIGHUP; a node started by a person does not
-        self.process = subprocess.Popen(["env", "--default-signal=HUP", *self.arguments], stdout=subprocess.PIPE, stderr=self.log,
-                                        stdin=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(["env", "--default-signal=HUP", *self.arguments],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=self.log, text=True)
         self.pid = self.process.pid
         self.ready_line = None
         if wait:
