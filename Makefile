@@ -182,6 +182,9 @@ serve: ## build, fetch the default model, serve it (MODEL=file.gguf WORKERS=n PO
 	@$(MAKE) --no-print-directory -j2 all
 	@ops/serve.sh $(BUILD) $(MODEL) $(PORT) $(SERVE_FLAGS)
 
+# sanitizer builds are many times slower: NODE_TESTS="tests/node/test_crash.py ..." runs some of them
+NODE_TESTS ?= tests/node
+
 test: setup ## every test: units, kernels, model goldens, real nodes
 	@$(MAKE) --no-print-directory -j2 all tests-built
 	@ops/run_tests.py --build $(BUILD) $(UNIT_BINS) tests/node
@@ -199,11 +202,11 @@ lint: ## formatting, include table, house rules, cppcheck
 
 asan: setup ## all tests under AddressSanitizer and UBSan
 	@$(MAKE) --no-print-directory -j2 SAN=asan all tests-built
-	@ops/run_tests.py --build build/asan $(patsubst build/%,build/asan/%,$(UNIT_BINS)) tests/node
+	@ops/run_tests.py --build build/asan $(patsubst build/%,build/asan/%,$(UNIT_BINS)) $(NODE_TESTS)
 
 tsan: setup ## node tests over router and workers built with ThreadSanitizer
 	@$(MAKE) --no-print-directory -j2 SAN=tsan all
-	@ops/run_tests.py --build build/tsan tests/node
+	@ops/run_tests.py --build build/tsan $(NODE_TESTS)
 
 fuzz: ## each fuzz target for FUZZ_SECONDS (10)
 	@ops/setup.sh build

@@ -80,7 +80,7 @@ def main():
     env = dict(os.environ, KVNODE_BUILD=options.build,
                ASAN_OPTIONS=f"log_path={reports}/report:detect_odr_violation=0",
                UBSAN_OPTIONS=f"print_stacktrace=1:log_path={reports}/report",
-               TSAN_OPTIONS=f"log_path={reports}/report:history_size=4",
+               TSAN_OPTIONS=f"log_path={reports}/report:history_size=4:suppressions={ROOT}/tests/tsan.supp",
                LSAN_OPTIONS=f"suppressions={ROOT}/tests/lsan.supp:print_suppressions=0")
     total = [0, 0, 0]
     for what in options.what:

@@ -71,7 +71,11 @@ class Node:
         self.pid = self.process.pid
         self.ready_line = None
         if wait:
-            self.wait_ready()
+            try:
+                self.wait_ready()
+            except BaseException:
+                self.stop(signal.SIGTERM)
+                raise
 
     def wait_ready(self, timeout_s=60):
         deadline = time.monotonic() + timeout_s * PATIENCE
