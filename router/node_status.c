@@ -178,6 +178,9 @@ void node_status_metrics(struct node *n, struct bytes *out)
     gauge(out, "kvnode_ready", "1 when /readyz says 200.", node_is_ready(n));
     gauge(out, "kvnode_http_active_requests", "HTTP requests not answered whole.",
           api_n_active(n->api));
+    counter(out, "kvnode_unknown_fields_total",
+            "Fields of request bodies that nobody knows and that were ignored.",
+            api_n_unknown_fields(n->api));
     store_metrics(n, out);
     worker_metrics(n, out);
     metrics_render(n->metrics, out);

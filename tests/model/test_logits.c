@@ -203,6 +203,7 @@ static void check_smollm2(enum cpu_isa isa, enum tensor_type kv_format, uint32_t
                                                        .block_size = 16,
                                                        .n_blocks = 20,
                                                        .max_rows = 320});
+    cr_assert_eq(n, 6, "the reference has six prompts");
     uint32_t n_checked = 0;
     for (uint32_t i = 0; i < n; i++) {
         if (goldens[i].n_ids > max_ids)

@@ -385,3 +385,11 @@ def test_the_readme_names_flags_and_model_that_exist():
     for command in re.findall(r"build/kvnode(?: [^`\n]*)", readme):
         for flag in re.findall(r"--[a-z][a-z-]*", command):
             assert flag in helped, command
+
+
+def test_unknown_fields_are_counted(shared_node):
+    before = shared_node.metric("kvnode_unknown_fields_total")
+    status, _ = shared_node.post("/v1/completions", {"prompt": "x", "max_tokens": 1, "no_such_field": 1,
+                                                     "nor_this": None})
+    assert status == 200
+    assert shared_node.metric("kvnode_unknown_fields_total") == before + 2
